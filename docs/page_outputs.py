@@ -5,7 +5,7 @@ of the second and so on, and ``NAME.png`` with the last picture. The first line 
 belongs to; a test compares.
 """
 
-import hashlib
+import contextlib
 import io
 import logging
 import os
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from functools import partial
 
-from docs.page_examples import DOCS, examples_of
+from docs.page_examples import DOCS, checksum, examples_of
 
 METHODS = DOCS / "methods"
 OUTPUT = METHODS / "output"
@@ -23,7 +23,7 @@ _WIDTH = 110  # characters of a line, as wide as a page shows
 
 def mark_of(page) -> str:
     """Return the first line of a page's output, which names its examples by their checksum."""
-    return "# " + hashlib.sha256("\n".join(examples_of(page)).encode()).hexdigest()[:12]
+    return f"# {checksum(examples_of(page))}"
 
 
 def write(page) -> None:
@@ -33,20 +33,16 @@ def write(page) -> None:
 
     plt.close("all")
     OUTPUT.mkdir(exist_ok=True)
-    here, names = os.getcwd(), {}
-    with tempfile.TemporaryDirectory() as empty, pd.option_context("display.width", _WIDTH, "display.max_columns", 20):
-        os.chdir(empty)
-        try:
-            for number, example in enumerate(examples_of(page), start=1):
-                printed = io.StringIO()
-                names["print"] = partial(print, file=printed)  # progress bars are left out
-                exec(compile(example, str(page), "exec"), names)
-                if printed.getvalue():
-                    name = page.stem if number == 1 else f"{page.stem}-{number}"
-                    lines = [line.rstrip() for line in printed.getvalue().splitlines()]
-                    (OUTPUT / f"{name}.txt").write_text("\n".join([mark_of(page), *lines, ""]))
-        finally:
-            os.chdir(here)
+    names, wide = {}, pd.option_context("display.width", _WIDTH, "display.max_columns", 20)
+    with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty), wide:
+        for number, example in enumerate(examples_of(page), start=1):
+            printed = io.StringIO()
+            names["print"] = partial(print, file=printed)  # progress bars are left out
+            exec(compile(example, str(page), "exec"), names)
+            if printed.getvalue():
+                name = page.stem if number == 1 else f"{page.stem}-{number}"
+                lines = [line.rstrip() for line in printed.getvalue().splitlines()]
+                (OUTPUT / f"{name}.txt").write_text("\n".join([mark_of(page), *lines, ""]))
     if plt.get_fignums():
         figure = plt.figure(plt.get_fignums()[-1])
         figure.savefig(OUTPUT / f"{page.stem}.png", dpi=72, bbox_inches="tight")

@@ -9,7 +9,6 @@ warning that the text after it does not speak of.
 import argparse
 import contextlib
 import datetime
-import hashlib
 import io
 import json
 import logging
@@ -24,6 +23,8 @@ import time
 import warnings
 from importlib.metadata import version
 from pathlib import Path
+
+from docs.page_examples import checksum
 
 ROOT = Path(__file__).resolve().parent.parent
 SCRIPTS = ROOT / "tutorials"
@@ -131,23 +132,34 @@ def _handled_by(handler):
         logger.removeHandler(handler)
 
 
+class _Noted:
+    """A stream that writes to another, and knows whether anything was written."""
+
+    def __init__(self, stream: io.StringIO):
+        self._stream, self.has_text = stream, False
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        self.has_text = True
+        return self._stream.write(text)
+
+    def flush(self) -> None:
+        """Do nothing: the other stream is in memory."""
+
+
 def run_cell(code: str, names: dict, file_name: str) -> dict:
     """Run a cell in the working directory; return what it printed, whether it warned, and the pictures it saved."""
     before = {path: path.stat().st_mtime_ns for path in Path().glob("*.png")}
-    printed, warned = io.StringIO(), io.StringIO()
+    printed = io.StringIO()
+    warned = _Noted(printed)
 
     def show(message, category, *place, **more):
         if not any(words in str(message) for words in _NOT_SHOWN):
-            for stream in (printed, warned):
-                print(f"{category.__name__}: {message}", file=stream)
+            print(f"{category.__name__}: {message}", file=warned)
 
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(contextlib.redirect_stdout(printed))
-        stack.enter_context(warnings.catch_warnings())
-        for stream in (printed, warned):
-            log = logging.StreamHandler(stream)
-            log.setLevel(logging.WARNING)
-            stack.enter_context(_handled_by(log))
+    log = logging.StreamHandler(warned)
+    log.setLevel(logging.WARNING)
+    with contextlib.redirect_stdout(printed), warnings.catch_warnings(), _handled_by(log):
         warnings.simplefilter("default")
         for quiet in (DeprecationWarning, FutureWarning, ResourceWarning):
             warnings.simplefilter("ignore", quiet)
@@ -155,32 +167,27 @@ def run_cell(code: str, names: dict, file_name: str) -> dict:
         exec(compile(code, file_name, "exec"), names)
     new = [path for path in Path().glob("*.png") if before.get(path) != path.stat().st_mtime_ns]
     pictures = [path.name for path in sorted(new, key=lambda path: path.stat().st_mtime_ns)]
-    return {"printed": printed.getvalue(), "warned": bool(warned.getvalue()), "pictures": pictures}
+    return {"printed": printed.getvalue(), "warned": warned.has_text, "pictures": pictures}
 
 
-def checksum(cells: list[tuple[str, str]]) -> str:
-    """Return what the output of a script depends on: its code."""
-    return hashlib.sha256("\0".join(text for kind, text in cells if kind == "code").encode()).hexdigest()[:12]
+def _codes_of(cells):
+    return [text for kind, text in cells if kind == "code"]
 
 
 def run(script: Path) -> None:
     """Run a script in an empty directory, and keep what it prints and draws."""
     os.environ.setdefault("MPLBACKEND", "agg")
-    cells, names, here = cells_of(script.read_text()), {"__name__": "__main__", "__file__": str(script)}, os.getcwd()
+    codes, names = _codes_of(cells_of(script.read_text())), {"__name__": "__main__", "__file__": str(script)}
     start = time.perf_counter()
-    with tempfile.TemporaryDirectory() as empty:
-        os.chdir(empty)
-        try:
-            outputs = [run_cell(text, names, str(script)) for kind, text in cells if kind == "code"]
-        finally:
-            os.chdir(here)
+    with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty):
+        outputs = [run_cell(code, names, str(script)) for code in codes]
         folder = OUTPUT / script.stem
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        for picture in Path(empty).glob("*.png"):
+        for picture in Path().glob("*.png"):
             shutil.copy(picture, folder)
     kept = {
-        "code": checksum(cells),
+        "code": checksum(codes),
         "date": datetime.date.today().isoformat(),
         "seconds": round(time.perf_counter() - start),
         "versions": {name: version(name) for name in ("pymc_kernel", "pymc", "arviz")},
@@ -200,7 +207,7 @@ def page_of(script: Path) -> str:
     cells = cells_of(script.read_text())
     kept_file = OUTPUT / f"{script.stem}.json"
     kept = json.loads(kept_file.read_text()) if kept_file.exists() else {"code": None}
-    if kept["code"] != checksum(cells):
+    if kept["code"] != checksum(_codes_of(cells)):
         raise ValueError(f"the code of {script.name} has changed: python -m docs.tutorial_pages --run {script.stem}")
     outputs, blocks = iter(kept["cells"]), []
     for number, (kind, text) in enumerate(cells):
