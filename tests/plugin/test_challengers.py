@@ -9,6 +9,7 @@ from pytensor import wrap_py
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.priors import ModelPrior
+from tests.plugin.models import add_places
 
 DATA = np.array([1.3, 1.6, 1.1])
 
@@ -30,9 +31,7 @@ def short_search(short_blocks):
         model, rng = model or saturated(), np.random.default_rng(0)
         search = Search(model, unknown_of(model, rng), 0.05, rng)
         positions = np.array(places)[:, None]
-        vectors = [search.unknown.true.at_one(x, None)[1] for x in positions]
-        evaluated = [search.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)]
-        search.add(positions, evaluated)
+        add_places(search, positions)
         search.propose(ModelPrior(model), 4)
         return search
 

@@ -15,6 +15,7 @@ from pymc_kernel.plugin.emulation.penalty import Penalty
 from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.emulation.test_variance_bound import value_at
+from tests.plugin.models import add_places
 
 TIMES = np.arange(4.0)
 NOISE = 0.1
@@ -66,9 +67,7 @@ def searched(model, places=8):
     """A search that has learned from draws of the prior."""
     search = part_of(model, 0.05, np.random.default_rng(0))
     positions = np.log(np.random.default_rng(1).uniform(0.3, 3.0, (places, 3)))
-    vectors = [search.unknown.true.at_one(x, None)[1] for x in positions]
-    evaluated = [search.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)]
-    search.add(positions, evaluated)
+    add_places(search, positions)
     return search, positions, ModelPrior(model)
 
 

@@ -9,9 +9,9 @@ from scipy.special import softmax
 from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat, variances_of
 from pymc_kernel.plugin.emulation.emulation import measured
 
-_COMPARED = 200  # draws whose log densities with and without the penalty are compared
+_COMPARED = 200  # draws whose log densities as learned and as they may be are compared
 _HALF = 0.5  # of the log likelihood: what half of the data would say
-_EVALUATED = 4  # of those that it leaves out, in a round
+_EVALUATED = 4  # in a round, of those that what is learned leaves out
 
 
 class Challengers:
@@ -33,7 +33,7 @@ class Challengers:
     apart : ndarray (m, d)
         Where the latest of them end that are apart from the draws.
     left_out : ndarray (m, d)
-        Draws that the penalty leaves out, where these are many.
+        Places that may be in the posterior and that what is learned leaves out, where these are many.
     """
 
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
@@ -48,9 +48,16 @@ class Challengers:
         self.apart = self.left_out = self._none
 
     def challenge(
-        self, chains: Chains, draws: np.ndarray, centers: Sequence, enough: float
+        self,
+        chains: Chains,
+        draws: np.ndarray,
+        centers: Sequence,
+        versions: Callable[[np.ndarray], np.ndarray] | None,
+        enough: float,
     ) -> tuple[np.ndarray, float, float]:
         """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
+
+        With ``versions``, as of :meth:`note_possible`, a model without penalty is asked whether it may go on.
 
         Returns
         -------
@@ -59,8 +66,8 @@ class Challengers:
         rhat : float
             Of what is known to be in the posterior.
         distance : float
-            Total variation distance between draws without and with the penalty; from ``enough`` on some that it leaves
-            out are to be evaluated.
+            Total variation distance between draws without and with the penalty, or from a posterior that goes on; from
+            ``enough`` on some of the places that make it are to be evaluated.
         """
         flat = flat_draws(draws)
         with self._without_penalty():
@@ -70,7 +77,9 @@ class Challengers:
         both = np.concatenate([own, others])
         rhat = largest_rhat(both)
         if self._penalty_share is None:
-            return (draws if Chains.have_converged(rhat) else both), rhat, 0.0
+            kept = draws if Chains.have_converged(rhat) else both
+            distance = 0.0 if versions is None else self.note_possible(chains, kept[: len(draws)], versions, enough)
+            return kept, rhat, distance
         is_apart = np.zeros(len(others), bool)
         if not Chains.have_converged(rhat):
             of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)

@@ -247,13 +247,9 @@ class Search:
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self._enough:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
-                draws, rhat, distance = self.challengers.challenge(self.chains, draws, centers, self._enough)
-                self.draws, self.rhat = draws, max(self.rhat, rhat)
-                if self.penalty_share is None and not self.estimated:
-                    distance = self.challengers.note_possible(
-                        self.chains, draws[:_CHAINS], self._versions, self._enough
-                    )
-                self.held_out = max(self.held_out, distance)
+                versions = None if self.estimated else self._versions
+                draws, rhat, distance = self.challengers.challenge(self.chains, draws, centers, versions, self._enough)
+                self.draws, self.rhat, self.held_out = draws, max(self.rhat, rhat), max(self.held_out, distance)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return flat_draws(draws[:, kept].transpose(1, 0, 2))[:size]
