@@ -17,7 +17,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from benchmarks import harness, measures
-from benchmarks.learned_parts import DRAWS
+from benchmarks.learned_parts import DRAWS, STUCK
 
 LEVELS = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
 GRID = np.concatenate([-np.logspace(3, -4, 30_000), np.logspace(-4, 3, 30_000)])
@@ -39,7 +39,7 @@ HEADER = (
 def _arctan(rng):
     noise = rng.uniform(0.3, 0.6)
     observed = np.arctan(rng.uniform(2.0, 8.0)) + noise * rng.standard_normal(3)
-    return lambda a: np.arctan(a), stats.t(3, scale=3.0), noise, observed
+    return np.arctan, stats.t(3, scale=3.0), noise, observed
 
 
 def _logistic(rng):
@@ -91,9 +91,11 @@ def one_run(family, seed):
 
 def cells(rows):
     """Return a row of the table."""
-    wrong, said = (np.array([row[key] for row in rows]) for key in ("off", "said"))
-    wrong, evaluations = wrong > WRONG, np.array([row["evaluations"] for row in rows])
-    silent = sorted((row["off"] for row in rows if row["off"] > WRONG and not row["said"]), reverse=True)
+    off, said, rhat, evaluations = (
+        np.array([row[key] for row in rows]) for key in ("off", "said", "rhat", "evaluations")
+    )
+    wrong, said = off > WRONG, said | (rhat > STUCK)  # PyMC says so
+    silent = np.sort(off[wrong & ~said])[::-1]
     counts = [(~wrong).sum(), (~wrong & said).sum(), (wrong & said).sum(), len(silent)]
     return [
         len(rows),
