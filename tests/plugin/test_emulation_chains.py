@@ -10,7 +10,8 @@ def two_powers(power):
         x = pm.Normal("x", 0.0, 3.0)
         pm.Normal("y", x, 1.0, observed=2.0)
     rng = np.random.default_rng(1)
-    chains = Chains(model, np.zeros((2, 1)), np.ones(1), rng)
+    chains = Chains(model)
+    chains.begin(np.zeros((2, 1)), np.ones(1), rng)
     explorers = chains.tempered(np.zeros((2, 1)), np.ones(1), rng)
     explorers.set_power(power)
     return chains, explorers

@@ -24,24 +24,20 @@ _PRIOR_WEIGHT = 10  # draws that the first variances count for, as in PyMC's own
 
 
 class Chains:
-    """PyMC's NUTS on one model in several chains that stay in tuning.
+    """PyMC's NUTS on one model in several chains that stay in tuning, from :meth:`begin` on.
 
     Parameters
     ----------
     model : pymc.Model
-    starts : ndarray (chains, d)
-    variances : ndarray (d,)
-        First guess of the variances of the posterior.
-    rng : numpy.random.Generator
     """
 
-    def __init__(self, model: pm.Model, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator):
+    def __init__(self, model: pm.Model):
         self._model, self._shapes = model, value_shapes(model)
         self._names = [v.name for v in model.value_vars]
         self._function = density_and_gradient(model, tempered=True)
-        self._begin(starts, variances, rng)
 
-    def _begin(self, starts, variances, rng):
+    def begin(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> None:
+        """Begin anew at ``starts`` (chains, d), with a first guess of the variances (d,) of the posterior."""
         model, function = self._model, self._function
         self.go_to(starts)
         self._steps = []
@@ -81,7 +77,7 @@ class Chains:
             tried = (center + rng.uniform(-1.0, 1.0, center.size) for _ in range(_TRIES))
             starts.append(next((x for x in tried if np.isfinite(self.log_density(x))), centers[0]))
         others = copy(self)
-        others._begin(np.array(starts), variances, rng)
+        others.begin(np.array(starts), variances, rng)
         return others
 
     def tempered(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
@@ -89,7 +85,7 @@ class Chains:
         others = copy(self)
         others._function = self._function.copy()
         others._function.set_extra_values({})
-        others._begin(starts, variances, rng)
+        others.begin(starts, variances, rng)
         return others
 
     def exchange(self, others: "Chains", rng: np.random.Generator) -> None:
@@ -192,7 +188,10 @@ class Explorers:
         self._power = 0.0
 
     def draw(self, best: np.ndarray) -> np.ndarray:
-        """Return where the chains end (explorers, d), which begin at the ``best`` places where they have no density."""
+        """Return where the chains end (explorers, d), which begin at the ``best`` places where they have no density.
+
+        There are as many best places as explorers, at least.
+        """
         self.chains.set_power(self._power)
         if not self.chains.have_density:
             self.chains.go_to(best[:_EXPLORERS])

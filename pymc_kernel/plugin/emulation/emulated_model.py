@@ -46,6 +46,8 @@ class LearnedPart:
             "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
         self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
+        self.limits = pytensor.shared(_no_limits(len(part.functions), q), name=f"{name}_limits")
+        """Lowest and highest outputs (2, b, q) with which the model has a density."""
         self._penalty = Penalty(part.functions, name, num_inputs) if has_penalty else None
         self.loss = None
         """Log density that is lost by what is not known, at the inputs of the latest call; None without penalty."""
@@ -57,8 +59,13 @@ class LearnedPart:
         for field in ("log_inputs", "log_outputs", "weights", "coefficients", "is_failed", "total"):
             self._shared[field].set_value(np.zeros_like(self._shared[field].get_value()))
         self.is_factor.set_value(0.0)
+        self.clear_limits()
         if self._penalty is not None:
             self._penalty.clear()
+
+    def clear_limits(self) -> None:
+        """Let outputs be any numbers."""
+        self.limits.set_value(_no_limits(*self.limits.get_value().shape[1:]))
 
     def renew(
         self,
@@ -132,6 +139,10 @@ class LearnedPart:
         return (failed[nearest] if self.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
 
 
+def _no_limits(num_rows, num_outputs):
+    return np.broadcast_to(np.array([-np.inf, np.inf])[:, None, None], (2, num_rows, num_outputs)).copy()
+
+
 def _log(values):
     return pt.log(pt.maximum(values, SMALLEST))
 
@@ -154,7 +165,7 @@ def model_with(
     parts : sequence of Part
     outputs_of : sequence of callable
         For each part, from its inputs (b, k), a tensor, to its outputs (b, q), or to what corrects those of cheap
-        versions; ``is_factor``, a shared variable, says how.
+        versions; ``is_factor``, a shared variable, says how. ``limits``, another one, are kept by them.
     coarse : mapping
         Cheap versions by the numbers of calls.
     """
@@ -166,7 +177,7 @@ def model_with(
         inputs = rows[0] if len(rows) == 1 else pt.concatenate(rows, axis=0)
         inputs = pt.specify_shape(inputs, (len(part.functions), members[0].sizes[0]))
         inputs_of.append(inputs)
-        learned, start = outputs(inputs), 0
+        learned, start = pt.clip(outputs(inputs), outputs.limits[0], outputs.limits[1]), 0
         for i, call in zip(part.calls, members, strict=True):
             given = [memo.get(v, v) for v in call.box.node.inputs]
             new_outputs = call.assembled(learned[start : start + call.num_rows])

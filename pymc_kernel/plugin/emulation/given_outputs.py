@@ -22,8 +22,8 @@ _STEP = 1e-3  # of the reach of outputs, in differences: their error is far abov
 class _GivenRows:
     """Outputs of a part that are given as numbers: rows (b, q)."""
 
-    def __init__(self, num_rows, num_outputs, is_factor):
-        self.is_factor = is_factor
+    def __init__(self, num_rows, num_outputs, learned):
+        self.is_factor, self.limits = learned.is_factor, learned.limits
         self.rows = pytensor.shared(np.ones((num_rows, num_outputs)), shape=(num_rows, num_outputs))
 
     def __call__(self, inputs):
@@ -45,7 +45,7 @@ class GivenOutputs:
     def __init__(self, model: pm.Model, unknown: Unknown, learned: Sequence[LearnedPart], coarse: Mapping[int, Coarse]):
         self._unknown, self._shapes = unknown, value_shapes(model)
         given = [
-            _GivenRows(len(part.functions), unknown.sizes(part)[1], of_part.is_factor)
+            _GivenRows(len(part.functions), unknown.sizes(part)[1], of_part)
             for part, of_part in zip(unknown.parts, learned, strict=True)
         ]
         self._rows = [g.rows for g in given]
@@ -58,6 +58,14 @@ class GivenOutputs:
         for shared, rows in zip(self._rows, rows_of_parts, strict=True):
             shared.set_value(rows)
         return float(self._density(*split_position(self._model, position, self._shapes)))
+
+    def has_density(
+        self, rows_of_parts: Sequence[np.ndarray], positions: np.ndarray, number: int, rows: np.ndarray
+    ) -> np.ndarray:
+        """Return whether the density at positions (n, d) is above zero with outputs of parts, one with other rows."""
+        changed = list(rows_of_parts)
+        changed[number] = rows
+        return np.isfinite([self.log_density(changed, x) for x in positions])
 
     def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
         """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""

@@ -1,6 +1,8 @@
 """Rounds of an emulated model: learn, draw by NUTS, evaluate draws, compare."""
 
 from collections.abc import Mapping
+from functools import partial
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -23,6 +25,7 @@ from pymc_kernel.plugin.emulation.emulation import (
 )
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
+from pymc_kernel.plugin.emulation.limits import limits_of
 from pymc_kernel.plugin.emulation.penalty import with_penalties
 from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
@@ -80,7 +83,8 @@ class Search:
         self.shapes, self.initial = value_shapes(model), initial_position(model)
         self.record = Record(unknown, self.coarse, self.initial.size)
         self.challengers = Challengers(self.penalty_share, self.initial.size, rng)
-        self.chains = self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
+        self.chains = Chains(self.emulated)
+        self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.margins: list[np.ndarray] = []
         self.rounds: list[Round] = []
         self.is_confirmed = False
@@ -117,11 +121,11 @@ class Search:
                     break
                 batch = self.propose(prior, size or self._batch_size)
                 self.num_own = len(batch)
-                if self.chains is not None:
+                if self.draws is not None:
                     if self.explorers is None:
                         self.explorers = Explorers(self.chains, prior, self.rng)
                     with interrupts_wait.not_here():
-                        explored = self.explorers.draw(self.record.best_places(_CHAINS))
+                        explored = self.explorers.draw(self._best_places())
                     self.num_explored = len(explored)
                     apart, left_out = self.challengers.apart, self.challengers.left_out
                     batch = np.concatenate([batch, explored, apart, left_out, self._most_uncertain()])
@@ -137,12 +141,11 @@ class Search:
         for learned in self.learned:
             learned.clear()
         places = prior.draw(self.rng, PRIOR_DRAWS)
-        chains = Chains(self.emulated, places[:_CHAINS], variances_of(places), self.rng)
-        best = best_of(places, np.array([chains.log_density(x) for x in places]), _CHAINS)
+        best = best_of(places, np.array([self.chains.log_density(x) for x in places]), _CHAINS)
         if len(best) < _CHAINS:
             return None
-        chains.go_to(best)
-        draws, _ = chains.draw()
+        self.chains.begin(best, variances_of(places), self.rng)
+        draws, _ = self.chains.draw()
         return self.rng.permutation(flat_draws(draws))[:size]
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
@@ -229,17 +232,18 @@ class Search:
         self.challengers.forget()
         if fits is None:
             return prior.draw(self.rng, size)
+        if self.draws is None:
+            self._find_limits()
         self.fits = [(*fit, c) for fit, c in zip(fits, self._curvatures(fits), strict=True)]
         self._renew(self.fits)
         with interrupts_wait.not_here():
-            if self.chains is None:
-                places = self.record.best_places(_CHAINS)
-                if not len(places):  # a likelihood of zero at all of them
-                    return prior.draw(self.rng, size)
-                variances = variances_of(prior.draw(self.rng, PRIOR_DRAWS))
-                self.chains = Chains(self.emulated, places, variances, self.rng)
+            best = self._best_places()
+            if not len(best):  # a likelihood of zero at all of them, or where they were learned
+                return prior.draw(self.rng, size)
+            if self.draws is None:
+                self.chains.begin(best, variances_of(prior.draw(self.rng, PRIOR_DRAWS)), self.rng)
             elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
-                self._begin_anew()
+                self._begin_anew(best)
             if self.explorers is not None:
                 self.chains.exchange(self.explorers.chains, self.rng)
             draws, self.rhat = self.chains.draw(is_short=self._is_poor)
@@ -276,15 +280,32 @@ class Search:
         """Return the inputs (b, k) of each part at a position (d,)."""
         return self.inputs_of_parts(*split_position(self.emulated, position, self.shapes))
 
-    def _begin_anew(self) -> None:
+    def _find_limits(self) -> None:
+        """Look for limits of outputs, at the two best places."""
+        best = np.argsort(-self.record.log_densities)[:2]
+        places = self.record.positions[best[np.isfinite(self.record.log_densities[best])]]
+        values = [self.record.values(part)[1] for part in self.unknown.parts]
+        rows_of_parts = [outputs[best[0]] for outputs in values]
+        for number, (part, learned, outputs) in enumerate(zip(self.unknown.parts, self.learned, values, strict=True)):
+            if len(places) and not self.coarse.keys() & set(part.calls):  # differences have no limits of their own
+                has_density = partial(self.given.has_density, rows_of_parts, places, number)
+                learned.limits.set_value(limits_of(has_density, outputs[best[0]], outputs))
+
+    def _best_places(self) -> np.ndarray:
+        """Return the best known places (chains, d) where the emulated model has a density; none, or some repeated."""
+        known = (x for x in self.record.best_places(len(self.record)) if np.isfinite(self.chains.log_density(x)))
+        best = list(islice(known, _CHAINS))
+        return np.array(best)[np.arange(_CHAINS) % len(best)] if best else np.empty((0, self.initial.size))
+
+    def _begin_anew(self, best) -> None:
         """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
 
         Lost in a mode that was invented or is far lower, or where an evaluation has failed since.
         """
-        best, places, least = self.record.best_places(_CHAINS), self.chains.places, self._least()
+        places, least = self.chains.places, self._least()
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
         for i, c in enumerate(lost):
-            places[c] = best[i % len(best)]
+            places[c] = best[i % _CHAINS]
         self.chains.go_to(places)
 
     def _least(self):
@@ -318,7 +339,7 @@ class Search:
         """Return the arguments ``curvatures`` of ``LearnedPart.renew`` of each part, where the chains are."""
         if self.penalty_share is None:
             return [np.zeros(len(part.functions)) for part in self.unknown.parts]
-        places = self.record.best_places(_CHAINS) if self.chains is None else self.chains.places
+        places = self.record.best_places(_CHAINS) if self.draws is None else self.chains.places
         inputs = [self._inputs_at(x) for x in places]
         return self.given.curvatures(places, inputs, fits, self.rng)
 
@@ -344,7 +365,7 @@ class Search:
                 f"{len(self.record)} evaluations are too few to learn from and to measure what was learned.{said}"
             )
         self._renew(self.best_fits)
-        self._begin_at(self.record.positions[np.argmax(self.record.log_densities)])
+        self._begin_at(self._best_places()[0])
         best = self.best
         self.emulated.emulation = Emulation(
             num_evaluations=len(self.record),

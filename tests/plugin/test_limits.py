@@ -1,0 +1,121 @@
+import logging
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor import wrap_py
+from scipy import special, stats
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.limits import limits_of
+from pymc_kernel.plugin.emulation.search import Search
+from pymc_kernel.plugin.emulation.structure import unknown_of
+from pymc_kernel.plugin.model.priors import ModelPrior
+from tests.plugin.models import add_places
+
+KNOWN = np.array([[[0.2, 3.0]], [[0.9, 7.0]], [[np.nan, 4.0]]])
+ROWS = KNOWN[0]
+
+
+def asked(*is_inside):
+    """Whether places have a density, and how often they were asked."""
+    calls = []
+
+    def has_density(rows):
+        calls.append(rows.copy())
+        return np.array([bool(np.all(inside(rows))) for inside in is_inside])
+
+    return has_density, calls
+
+
+def test_limits_are_where_the_density_ends():
+    has_density, _ = asked(lambda rows: (rows[0, 0] > 0.0) & (rows[0, 0] < 1.0) & (rows[0, 1] >= -0.5))
+    low, high = limits_of(has_density, ROWS, KNOWN)
+    assert 0.0 < low[0, 0] < 1e-15
+    assert 1.0 - 1e-15 < high[0, 0] < 1.0
+    assert low[0, 1] == pytest.approx(-0.5, abs=1e-15)
+    assert low[0, 1] >= -0.5
+    assert high[0, 1] == np.inf
+
+
+def test_without_limits_two_questions_are_asked():
+    has_density, calls = asked(lambda rows: True)
+    limits = limits_of(has_density, ROWS, KNOWN)
+    assert len(calls) == 2
+    np.testing.assert_array_equal(limits, [[[-np.inf] * 2], [[np.inf] * 2]])
+
+
+def test_the_limit_of_one_output_is_tried_on_the_next():
+    known = np.array([np.linspace(0.1, 0.3, 40), np.linspace(0.7, 0.9, 40)])[:, None]
+    has_density, calls = asked(lambda rows: rows > 0.0)
+    limits = limits_of(has_density, known[0], known)
+    assert (limits[0] == limits[0][0, 0]).all()
+    assert len(calls) == 1 + 1 + 52 + 3 * 39 + 1
+
+
+def test_an_output_with_another_limit_has_its_own():
+    known = np.array([[[0.2, 0.2]], [[0.9, 0.9]]])
+    has_density, _ = asked(lambda rows: (rows[0, 0] >= -0.3) & (rows[0, 1] >= 0.1))
+    np.testing.assert_allclose(limits_of(has_density, known[0], known)[0], [[-0.3, 0.1]], atol=1e-15)
+
+
+def test_a_bound_that_is_another_one_at_another_place_is_no_limit():
+    has_density, _ = asked(lambda rows: rows[0, 0] > 0.0, lambda rows: rows[0, 0] > 0.1)
+    assert limits_of(has_density, ROWS, KNOWN)[0, 0, 0] == -np.inf
+
+
+SUCCESSES = np.array([0, 1, 3, 15, 19, 20])
+DOSES = np.linspace(-2.0, 2.0, len(SUCCESSES))
+
+
+def logistic_model():
+    """Probabilities from a black box, nearly all of which are zero or one at most places."""
+    box = wrap_py([pt.dscalar], [pt.dvector])(lambda a: special.expit(3.0 * (DOSES - a)))
+    with pm.Model() as model:
+        pm.Binomial("y", 20, box(pm.Normal("a", 0.0, 2.0)), observed=SUCCESSES)
+    return model
+
+
+def test_learned_probabilities_have_a_density_everywhere(short_blocks):
+    model, rng = logistic_model(), np.random.default_rng(0)
+    search = Search(model, unknown_of(model, rng), 0.05, rng)
+    add_places(search, np.linspace(-4.0, 4.0, 7)[:, None])
+    search.propose(ModelPrior(model), 4)
+    places = np.linspace(-6.0, 6.0, 50)[:, None]
+    assert np.isfinite([search.chains.log_density(x) for x in places]).all()
+    versions = [search.given.versions(x, search._inputs_at(x), search.fits, 20, rng) for x in places]
+    assert np.isfinite(versions).all()
+    search.learned[0].clear_limits()
+    assert not np.isfinite([search.chains.log_density(x) for x in places]).all(), "else this shows nothing"
+
+
+def test_chains_begin_where_the_emulated_model_has_a_density(short_blocks):
+    model, rng = logistic_model(), np.random.default_rng(0)
+    search = Search(model, unknown_of(model, rng), 0.05, rng)
+    search._find_limits = lambda: None
+    add_places(search, np.linspace(-4.0, 4.0, 7)[:, None])
+    search.propose(ModelPrior(model), 4)
+    has_density = np.isfinite([search.chains.log_density(x) for x in search.record.best_places(7)])
+    assert not has_density[:4].all(), "else this shows nothing"
+    assert np.isfinite([search.chains.log_density(x) for x in search._best_places()]).all()
+    search.learned[0].limits.set_value(np.full((2, 1, len(SUCCESSES)), 1.5))
+    assert len(search._best_places()) == 0, "probabilities above one"
+    assert search.propose(ModelPrior(model), 4).shape == (4, 1)
+
+
+@pytest.mark.slow
+def test_probabilities_of_a_black_box_stay_probabilities():
+    logging.getLogger("pymc").setLevel(logging.ERROR)
+    emulated = pk.emulate(logistic_model(), random_seed=3, progressbar=False)
+    assert emulated.emulation.distance < 0.05
+    idata = pm.sample(500, tune=500, chains=2, cores=1, model=emulated, random_seed=1, progressbar=False)
+    grid = np.linspace(-1.0, 2.0, 3001)
+    likelihood = stats.binom.logpmf(SUCCESSES[:, None], 20, special.expit(3.0 * (DOSES[:, None] - grid)))
+    log_density = likelihood.sum(axis=0) - 0.5 * (grid / 2.0) ** 2
+    below = np.cumsum(np.exp(log_density - log_density.max()))
+    levels = np.array([0.05, 0.25, 0.5, 0.75, 0.95])
+    draws = idata["posterior"]["a"].values.ravel()
+    shares = [(draws <= q).mean() for q in np.interp(levels, below / below[-1], grid)]
+    np.testing.assert_allclose(shares, levels, atol=0.08)
+    assert idata["sample_stats"]["diverging"].sum() < 10
