@@ -14,8 +14,7 @@ from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places
 
-KNOWN = np.array([[[0.2, 3.0]], [[0.9, 7.0]], [[np.nan, 4.0]]])
-ROWS = KNOWN[0]
+KNOWN = np.array([[[0.2, 3.0]], [[0.9, 7.0]], [[0.3, 4.0]]])
 
 
 def asked(*is_inside):
@@ -24,14 +23,14 @@ def asked(*is_inside):
 
     def has_density(rows):
         calls.append(rows.copy())
-        return np.array([bool(np.all(inside(rows))) for inside in is_inside])
+        return np.array([bool(np.all(inside(own))) for own, inside in zip(rows, is_inside, strict=True)])
 
     return has_density, calls
 
 
 def test_limits_are_where_the_density_ends():
     has_density, _ = asked(lambda rows: (rows[0, 0] > 0.0) & (rows[0, 0] < 1.0) & (rows[0, 1] >= -0.5))
-    low, high = limits_of(has_density, ROWS, KNOWN)
+    low, high = limits_of(has_density, KNOWN[:1], KNOWN)
     assert 0.0 < low[0, 0] < 1e-15
     assert 1.0 - 1e-15 < high[0, 0] < 1.0
     assert low[0, 1] == pytest.approx(-0.5, abs=1e-15)
@@ -41,7 +40,7 @@ def test_limits_are_where_the_density_ends():
 
 def test_without_limits_two_questions_are_asked():
     has_density, calls = asked(lambda rows: True)
-    limits = limits_of(has_density, ROWS, KNOWN)
+    limits = limits_of(has_density, KNOWN[:1], KNOWN)
     assert len(calls) == 2
     np.testing.assert_array_equal(limits, [[[-np.inf] * 2], [[np.inf] * 2]])
 
@@ -49,20 +48,26 @@ def test_without_limits_two_questions_are_asked():
 def test_the_limit_of_one_output_is_tried_on_the_next():
     known = np.array([np.linspace(0.1, 0.3, 40), np.linspace(0.7, 0.9, 40)])[:, None]
     has_density, calls = asked(lambda rows: rows > 0.0)
-    limits = limits_of(has_density, known[0], known)
+    limits = limits_of(has_density, known[:1], known)
     assert (limits[0] == limits[0][0, 0]).all()
-    assert len(calls) == 1 + 1 + 52 + 3 * 39 + 1
+    assert len(calls) == 1 + 2 * 40 + 52 + 2 * 39 + 1
 
 
 def test_an_output_with_another_limit_has_its_own():
     known = np.array([[[0.2, 0.2]], [[0.9, 0.9]]])
     has_density, _ = asked(lambda rows: (rows[0, 0] >= -0.3) & (rows[0, 1] >= 0.1))
-    np.testing.assert_allclose(limits_of(has_density, known[0], known)[0], [[-0.3, 0.1]], atol=1e-15)
+    np.testing.assert_allclose(limits_of(has_density, known[:1], known)[0], [[-0.3, 0.1]], atol=1e-15)
 
 
 def test_a_bound_that_is_another_one_at_another_place_is_no_limit():
     has_density, _ = asked(lambda rows: rows[0, 0] > 0.0, lambda rows: rows[0, 0] > 0.1)
-    assert limits_of(has_density, ROWS, KNOWN)[0, 0, 0] == -np.inf
+    assert limits_of(has_density, KNOWN[:2], KNOWN)[0, 0, 0] == -np.inf
+
+
+def test_a_sum_that_must_be_one_is_no_limit():
+    known = np.array([[[0.2, 0.8]], [[0.6, 0.4]]])
+    has_density, _ = asked(*[lambda rows: abs(rows.sum() - 1.0) < 1e-5] * 2)
+    assert np.isinf(limits_of(has_density, known, known)).all()
 
 
 SUCCESSES = np.array([0, 1, 3, 15, 19, 20])

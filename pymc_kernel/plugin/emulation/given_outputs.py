@@ -60,12 +60,15 @@ class GivenOutputs:
         return float(self._density(*split_position(self._model, position, self._shapes)))
 
     def has_density(
-        self, rows_of_parts: Sequence[np.ndarray], positions: np.ndarray, number: int, rows: np.ndarray
+        self, rows_of_places: Sequence[Sequence[np.ndarray]], positions: np.ndarray, number: int, rows: np.ndarray
     ) -> np.ndarray:
         """Return whether the density at positions (n, d) is above zero with outputs of parts, one with other rows."""
-        changed = list(rows_of_parts)
-        changed[number] = rows
-        return np.isfinite([self.log_density(changed, x) for x in positions])
+        found = []
+        for rows_of_parts, position, own in zip(rows_of_places, positions, rows, strict=True):
+            changed = list(rows_of_parts)
+            changed[number] = own
+            found.append(self.log_density(changed, position))
+        return np.isfinite(found)
 
     def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
         """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""

@@ -14,37 +14,38 @@ _BEYOND = 2.0**-26  # of the distance to where there is no density: half of its 
 def limits_of(has_density: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return the lowest and highest outputs (2, b, q) with a density; infinite where there is no limit.
 
-    Looked for as far beyond the known outputs as these lie apart. What is a limit at one place only, as a bound that
-    is a parameter, is none. Costs two evaluations of the density, and for a model with limits three of each output.
+    Looked for as far beyond the known outputs as these lie apart. It must be the same at several places, and an output
+    of one of them must do at the others: a bound that is a parameter is no limit, nor is a sum that must be one. Costs
+    two evaluations of the density at each place, and for a model with limits four for each output.
 
     Parameters
     ----------
     has_density : callable
-        From outputs (b, q) to whether the model has a density with them, at several places (m,).
-    rows : ndarray (b, q)
-        Outputs with which it has, at all of these.
+        From outputs (m, b, q) at several places to whether the model has a density there (m,).
+    rows : ndarray (m, b, q)
+        Outputs with which it has.
     known : ndarray (n, b, q)
-        Outputs at known places; those that are not finite are left out.
+        All outputs with which it has, at these and other places.
     """
-    limits = np.stack([np.full(rows.shape, -np.inf), np.full(rows.shape, np.inf)])
-    known = np.where(np.isfinite(known), known, rows)
+    limits = np.stack([np.full(rows.shape[1:], -np.inf), np.full(rows.shape[1:], np.inf)])
     low, high = known.min(axis=0), known.max(axis=0)
-    for of_side, outside in zip(limits, (2.0 * low - high, 2.0 * high - low), strict=True):
-        if has_density(outside).all():
+    sides = zip(limits, (low, high), (2.0 * low - high, 2.0 * high - low), strict=True)
+    for of_side, inside, outside in sides:
+        if has_density(np.broadcast_to(outside, rows.shape)).all():
             continue
         latest = None
-        for output in np.ndindex(rows.shape):
+        for output in np.ndindex(inside.shape):
 
             def has_density_with(value, output=output):
                 changed = rows.copy()
-                changed[output] = value
+                changed[:, *output] = value
                 return has_density(changed)
 
-            inside, outer = rows[output], outside[output]
-            if has_density_with(outer).any():
+            inner, outer = inside[output], outside[output]
+            if has_density_with(outer).any() or not has_density_with(inner).all():
                 continue
-            if latest is None or not _is_limit(has_density_with, latest, inside, outer):
-                latest = _halved(has_density_with, inside, outer)
+            if latest is None or not _is_limit(has_density_with, latest, inner, outer):
+                latest = _halved(has_density_with, inner, outer)
             if latest is not None:
                 of_side[output] = latest
     return limits

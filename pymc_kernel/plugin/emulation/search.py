@@ -251,7 +251,7 @@ class Search:
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self._enough:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
-                versions = None if self.estimated else self._versions
+                versions = self._versions if self.unknown.is_exact_row else None
                 draws, rhat, distance = self.challengers.challenge(self.chains, draws, centers, versions, self._enough)
                 self.draws, self.rhat, self.held_out = draws, max(self.rhat, rhat), max(self.held_out, distance)
         each = -(-size // len(draws))
@@ -282,14 +282,17 @@ class Search:
 
     def _find_limits(self) -> None:
         """Look for limits of outputs, at the two best places."""
-        best = np.argsort(-self.record.log_densities)[:2]
-        places = self.record.positions[best[np.isfinite(self.record.log_densities[best])]]
+        log_densities = self.record.log_densities
+        has_density = np.flatnonzero(np.isfinite(log_densities))
+        best = has_density[np.argsort(-log_densities[has_density])][:2]
+        if len(best) < 2:
+            return
         values = [self.record.values(part)[1] for part in self.unknown.parts]
-        rows_of_parts = [outputs[best[0]] for outputs in values]
+        ask = partial(self.given.has_density, [[v[i] for v in values] for i in best], self.record.positions[best])
         for number, (part, learned, outputs) in enumerate(zip(self.unknown.parts, self.learned, values, strict=True)):
-            if len(places) and not self.coarse.keys() & set(part.calls):  # differences have no limits of their own
-                has_density = partial(self.given.has_density, rows_of_parts, places, number)
-                learned.limits.set_value(limits_of(has_density, outputs[best[0]], outputs))
+            if not self.coarse.keys() & set(part.calls):  # differences have no limits of their own
+                known = partial(ask, number), outputs[best], outputs[has_density]
+                learned.limits.set_value(limits_of(*known))
 
     def _best_places(self) -> np.ndarray:
         """Return the best known places (chains, d) where the emulated model has a density; none, or some repeated."""
