@@ -1,6 +1,7 @@
 """What is not known of a black box costs log density."""
 
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -61,6 +62,22 @@ def test_loss_is_half_of_curvatures_times_variances(functions):
     assert variances[2] > 1e-3
     penalty.clear()
     assert loss.eval({scaled.owner.inputs[0]: z}) == 0.0
+
+
+def test_loss_of_one_row_is_that_of_the_average_likelihood():
+    """By draws of errors in one direction, and in two that are independent, where the log likelihood is quadratic."""
+    fit, bound = fits_of(0)
+    inputs, curvature, rng = np.array([[5.0, 5.0]]), 3.0, np.random.default_rng(0)
+    z = fit.scaled(inputs, inside=False)
+    variance = value_at(bound, fit, inputs).item()
+    for rank in (1, 2):
+        penalty = Penalty(np.array([0]), "part", 2)
+        penalty.renew([replace(bound, rank=float(rank))], [fit.inverse_length_scale], np.array([curvature]))
+        scaled = pt.specify_shape(pt.dmatrix(), (1, 2))
+        loss = penalty(scaled, scaled * fit.inverse_length_scale).eval({scaled.owner.inputs[0]: z})
+        errors = np.sqrt(variance) * rng.standard_normal((400_000, rank))
+        average = np.exp(-0.5 * curvature / rank * (errors**2).sum(axis=1)).mean()
+        assert loss == pytest.approx(-np.log(average), rel=0.02)
 
 
 def searched(model, places=8):
