@@ -107,6 +107,10 @@ def test_chains_begin_where_the_emulated_model_has_a_density(short_blocks):
     search.learned[0].limits.set_value(np.full((2, 1, len(SUCCESSES)), 1.5))
     assert len(search._best_places()) == 0, "probabilities above one"
     assert search.propose(ModelPrior(model), 4).shape == (4, 1)
+    add_places(search, np.zeros((1, 1)))  # nothing is measured, as nothing was drawn
+    assert not search.rounds
+    with pytest.raises(ValueError, match=r"8 evaluations are too few .* no density at any"):
+        search.result(None)
 
 
 @pytest.mark.slow

@@ -87,7 +87,7 @@ class Search:
         self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.margins: list[np.ndarray] = []
         self.rounds: list[Round] = []
-        self.is_confirmed = False
+        self.is_confirmed = self.lacks_density = False
         self.explorers: Explorers | None = None
         self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
         self.held_out_errors = self.best_noise = None
@@ -238,7 +238,9 @@ class Search:
         self._renew(self.fits)
         with interrupts_wait.not_here():
             best = self._best_places()
-            if not len(best):  # a likelihood of zero at all of them, or where they were learned
+            self.lacks_density = not len(best)
+            if self.lacks_density:  # a likelihood of zero at all of them, or by what was learned
+                self.fits = None
                 return prior.draw(self.rng, size)
             if self.draws is None:
                 self.chains.begin(best, variances_of(prior.draw(self.rng, PRIOR_DRAWS)), self.rng)
@@ -364,6 +366,12 @@ class Search:
         """Return the emulated model with the best of the fits."""
         if self.best is None:
             said = f" The first error: {first_error}" if first_error else ""
+            if self.lacks_density and np.isfinite(self.record.log_densities).any():
+                said = (
+                    " The emulated model has no density at any of their places, though the model has. Where outputs of "
+                    "a black box meet a condition together, such as rows that sum to one or an order, let the model make "
+                    f"them meet it, as by p / p.sum(axis=-1, keepdims=True).{said}"
+                )
             raise ValueError(
                 f"{len(self.record)} evaluations are too few to learn from and to measure what was learned.{said}"
             )
