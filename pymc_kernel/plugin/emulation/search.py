@@ -369,8 +369,8 @@ class Search:
             if self.lacks_density and np.isfinite(self.record.log_densities).any():
                 said = (
                     " The emulated model has no density at any of their places, though the model has. Where outputs of "
-                    "a black box meet a condition together, such as rows that sum to one or an order, let the model make "
-                    f"them meet it, as by p / p.sum(axis=-1, keepdims=True).{said}"
+                    "a black box meet a condition together, such as rows that sum to one or an order, let the model "
+                    f"see to it, as by p / p.sum(axis=-1, keepdims=True).{said}"
                 )
             raise ValueError(
                 f"{len(self.record)} evaluations are too few to learn from and to measure what was learned.{said}"
@@ -399,9 +399,10 @@ class Search:
         """Warn once of all that speaks against the emulated model."""
         best, failed = self.best, self.record.num_failed
         if self.is_divided:
+            last = self.rounds[-1]
             warn_user(
-                f"the emulated model is learned where its NUTS chains are (distance {self.rounds[-1].distance:.2g}), "
-                f"and they do not agree (R-hat {best.rhat:.2f}): its posterior has modes apart, or is hard for NUTS. "
+                f"the emulated model is learned where its NUTS chains are (distance {last.distance:.2g}), "
+                f"and they do not agree (R-hat {last.rhat:.2f}): its posterior has modes apart, or is hard for NUTS. "
                 "More evaluations do not help. pk.sample_smc on the emulated model weighs modes; against slow chains "
                 "take another parametrization."
             )
