@@ -56,7 +56,7 @@ class FittedOutputs:
     factor, normal : ndarray (r, r)
         Triangular: of the covariance of the points, and of the normal equations of their coefficients.
     total : float
-        The sum of the outputs, where it is always the same and all are positive; else zero.
+        The sum of each ``block`` consecutive outputs, where it is always the same and all are positive; else zero.
     reach : ndarray (q,)
         The amplitude, or the range of what was learned where this is smaller: at a jump the amplitude has no bound.
         None of estimates.
@@ -77,6 +77,7 @@ class FittedOutputs:
     factor: np.ndarray
     normal: np.ndarray
     total: float = 0.0
+    block: int = 1
     reach: np.ndarray | None = None
 
     def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
@@ -111,7 +112,10 @@ class FittedOutputs:
 
     def _back(self, learned):
         outputs = np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
-        return outputs * (self.total / outputs.sum(axis=1, keepdims=True)) if self.total else outputs
+        if not self.total:
+            return outputs
+        blocks = outputs.reshape(len(outputs), -1, self.block)
+        return (blocks * (self.total / blocks.sum(axis=2, keepdims=True))).reshape(outputs.shape)
 
     def _relative_sd(self, z):
         """Return the posterior standard deviation (n,) of an output of amplitude one."""
@@ -124,7 +128,9 @@ class FittedOutputs:
 
 
 @one_blas_thread
-def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator) -> FittedOutputs:
+def fit_outputs(
+    inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator, block: int | None = None
+) -> FittedOutputs:
     """Return what is learned of a function from its values.
 
     Which of the positive inputs and outputs are learned by their logarithms is chosen by the marginal likelihood: none,
@@ -137,6 +143,8 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
         Finite.
     rng : numpy.random.Generator
         Draws the rows that the hyperparameters are learned from.
+    block : int, optional
+        So many consecutive outputs may be those that always have the same sum, as in rows of a matrix; all by default.
 
     Raises
     ------
@@ -145,7 +153,8 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
     """
     inputs, outputs = as_points(inputs), as_points(outputs)
     rows, best = rows_to_learn_from(inputs, outputs, rng), None
-    positive, total = (outputs > 0.0).all(axis=0), _same_sum(outputs)
+    block = outputs.shape[1] if block is None else block
+    positive, total = (outputs > 0.0).all(axis=0), _same_sum(outputs.reshape(-1, block))
     for log_inputs, log_outputs in product(input_scales(inputs), [positive] if total else _both(positive)):
         center, scale = center_and_scale(on_scale(inputs, log_inputs))
         z = (on_scale(inputs, log_inputs) - center) / scale
@@ -159,7 +168,7 @@ def fit_outputs(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generato
         if best is None or loss < best[0]:
             best = loss, (log_inputs, log_outputs), (center, scale), z, moved, hyper
     _, scales, place, z, moved, hyper = best
-    return _fitted(scales, place, z, moved, hyper, total)
+    return _fitted(scales, place, z, moved, hyper, (total, block))
 
 
 @one_blas_thread
@@ -176,7 +185,7 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     """
     moved, z = on_scale(outputs, fit.log_outputs), fit.scaled(inputs)
     scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale)
-    rest = fit.hyperparameters, fit.total
+    rest = fit.hyperparameters, (fit.total, fit.block)
     return held_out(inputs, folds, lambda kept: _fitted(scales, place, z[kept], moved[kept], *rest))
 
 
@@ -218,7 +227,7 @@ def _regression(z, moved):
     return Regression(z, np.ascontiguousarray(centered), np.zeros(len(z)), Gaussian())
 
 
-def _fitted(scales, place, z, moved, hyper, total):
+def _fitted(scales, place, z, moved, hyper, sums):
     """Return the fit to all rows, carried by those that the others do not predict."""
     n = len(z)
     factor, pivots = carrying_rows(hyper, z, MAX_ROWS)
@@ -237,7 +246,7 @@ def _fitted(scales, place, z, moved, hyper, total):
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, directions, factor[pivots], r
-    return FittedOutputs(*scales, *place, *borders, *learned, total, np.minimum(amplitude, np.ptp(moved, axis=0)))
+    return FittedOutputs(*scales, *place, *borders, *learned, *sums, np.minimum(amplitude, np.ptp(moved, axis=0)))
 
 
 def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -180,6 +180,17 @@ def test_positive_outputs_with_one_sum_keep_it(rng):
     assert np.sqrt(((fit(new) - 2.0 * probabilities(new)) ** 2).mean()) < 0.05
 
 
+def test_rows_of_a_matrix_each_keep_their_sum(rng):
+    def two_rows(x):
+        return np.hstack([probabilities(x), probabilities(x[:, ::-1])])
+
+    x = rng.normal(size=(40, 2))
+    fit, new = fit_outputs(x, two_rows(x), rng, block=3), rng.normal(size=(200, 2))
+    np.testing.assert_allclose(fit(new).reshape(200, 2, 3).sum(axis=2), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(held_out_outputs(fit, x, two_rows(x), np.arange(40) % 5)[:, 3:].sum(axis=1), 1.0)
+    assert np.sqrt(((fit(new) - two_rows(new)) ** 2).mean()) < 0.05
+
+
 def test_outputs_whose_sum_varies_as_they_do_are_left_alone(rng):
     """Temperatures near 300: their sum is nearly the same, but so are they."""
     x = rng.normal(size=(30, 2))

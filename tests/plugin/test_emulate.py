@@ -15,7 +15,11 @@ from scipy.integrate import quad
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
+from pymc_kernel.plugin.emulation.search import Search
+from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.log_density import compile_log_density
+from pymc_kernel.plugin.model.priors import ModelPrior
+from tests.plugin.models import add_places
 
 # PyMC's own NUTS takes tens of thousands of gradients.
 machine_code = pytest.mark.machine_code
@@ -263,6 +267,46 @@ def test_probabilities_that_a_black_box_returns_are_learned(give_draws):
     at = np.linspace(-1.0, 1.0, 5)[:, None]
     learned, true = ([density(x) for x in at] for density in map(density_of, (emulated, model)))
     np.testing.assert_allclose(learned, true, atol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("in_and_out", "function", "block"),
+    [
+        ("dd", lambda p: np.cumsum(p, axis=0), 3),  # the columns are rows
+        ("dd", lambda p: np.cumsum(p, axis=1), 2),
+        ("dd", lambda p: np.cumsum(p).reshape(p.shape), 2),  # one row
+        ("vd", lambda p: np.outer(p, [1.0, 2.0, 3.0, 5.0]) * p.sum(), 4),
+        ("vv", lambda p: np.cumsum(p), 3),
+    ],
+)
+def test_outputs_that_may_have_one_sum_are_those_of_a_row(in_and_out, function, block):
+    types = {"d": pt.dmatrix, "v": pt.dvector}
+    shape = (3, 2) if in_and_out[0] == "d" else 3
+    with pm.Model() as model:
+        out = wrap_py([types[in_and_out[0]]], [types[in_and_out[1]]])(function)(pm.Normal("x", shape=shape))
+        pm.Potential("p", -(out**2).sum())
+    unknown = unknown_of(model, np.random.default_rng(0))
+    assert unknown.block(unknown.parts[0]) == block
+
+
+@pytest.mark.usefixtures("short_blocks")
+def test_a_matrix_of_probabilities_has_a_density():
+    """States of a chain at three times, one row each: what was learned sums to one in each row, at any input."""
+    times = np.array([0.5, 1.0, 4.0])
+
+    @wrap_py([pt.dvector], [pt.dmatrix])
+    def occupied(rates):
+        p = np.exp(-np.multiply.outer(times, [0.0, rates[0], rates[0] + rates[1]]))
+        return p / p.sum(axis=1, keepdims=True)
+
+    with pm.Model() as model:
+        rates = pm.Exponential("rates", 1.0, shape=2)
+        pm.Multinomial("y", 20, occupied(rates), observed=[[8, 7, 5], [12, 6, 2], [19, 1, 0]])
+    rng = np.random.default_rng(0)
+    search = Search(model, unknown_of(model, rng), 0.05, rng)
+    add_places(search, rng.normal(size=(12, 2)))
+    search.propose(ModelPrior(model), 4)
+    assert np.isfinite([search.chains.log_density(x) for x in rng.normal(size=(50, 2))]).all()
 
 
 def crude_model(model):

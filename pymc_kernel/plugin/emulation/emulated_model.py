@@ -30,14 +30,15 @@ class LearnedPart:
     part : Part
     name : str
         Of the shared variables.
-    num_inputs, num_outputs : int
+    num_inputs, num_outputs, block : int
+        Of the outputs, ``block`` consecutive ones may have the same sum.
     has_penalty : bool
         Whether what is not known of it costs log density: see ``penalty.py``.
     """
 
-    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int, has_penalty: bool):
+    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int, block: int, has_penalty: bool):
         self.functions = part.functions
-        self.num_functions = part.num_functions
+        self.num_functions, self._block = part.num_functions, block
         num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
         k, q = num_inputs, num_outputs
         sizes = {
@@ -127,7 +128,8 @@ class LearnedPart:
             learned += (features[:, :, None] * of["coefficients"]).sum(axis=1)
         outputs = _where(of["log_outputs"], pt.exp, learned)
         has_total = of["total"] > 0.0
-        sums = pt.switch(has_total, outputs.sum(axis=1, keepdims=True), 1.0)
+        blocks = outputs.reshape((len(self.functions), -1, self._block)).sum(axis=2)
+        sums = pt.switch(has_total, pt.repeat(blocks, self._block, axis=1), 1.0)
         outputs = pt.switch(has_total, outputs * of["total"] / sums, outputs)
         return pt.switch(is_failed[:, None], np.nan, outputs)
 

@@ -56,6 +56,13 @@ class Rows(NamedTuple):
         return sum(shared), sum(int(np.prod(s)) for s in self.output_shapes) // self.num_rows
 
     @property
+    def block(self) -> int:
+        """Outputs of a row in the last dimension of the first array, or all where there are several."""
+        (_, num_outputs), shape, axis = self.sizes, self.output_shapes[0], self.output_axes[0]
+        is_along_rows = not shape or (self.shape and axis % len(shape) == len(shape) - 1)
+        return num_outputs if is_along_rows or len(self.output_shapes) > 1 or num_outputs % shape[-1] else shape[-1]
+
+    @property
     def _inputs(self):
         return zip(self.input_shapes, self.input_axes, strict=True)
 

@@ -1,6 +1,7 @@
 """Evaluations of a model so far, and what its parts are learned from."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from scipy.stats import chi2
@@ -109,7 +110,8 @@ class Record:
                 good = nearest_rows(good, own_margin, LEARN_ROWS)
                 if good.sum() < x.shape[2] + 2:
                     return None
-                of_part.append((fit_estimates if is_noisy else fit_outputs)(x[good], y[good], rng))
+                fitted = fit_estimates if is_noisy else partial(fit_outputs, block=self.unknown.block(part))
+                of_part.append(fitted(x[good], y[good], rng))
                 if self.unknown.has_penalty(part):
                     bounds.append(variance_bound(of_part[-1], x[nearest_rows(good, own_margin, BOUND_ROWS)]))
             fits.append((of_part, known, is_factor, bounds))

@@ -63,7 +63,8 @@ class Search:
         self.model, self.unknown, self.tolerance, self.rng = model, unknown, tolerance, rng
         self.estimated, self.repeats = unknown.estimated, unknown.repeats
         self.learned = [
-            LearnedPart(p, f"part{i}", *unknown.sizes(p), unknown.has_penalty(p)) for i, p in enumerate(unknown.parts)
+            LearnedPart(p, f"part{i}", *unknown.sizes(p), unknown.block(p), unknown.has_penalty(p))
+            for i, p in enumerate(unknown.parts)
         ]
         self.coarse = coarse_versions(unknown.calls, coarse)
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)

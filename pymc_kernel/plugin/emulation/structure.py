@@ -31,6 +31,10 @@ class Unknown(NamedTuple):
         """Return the numbers of inputs and outputs of a row of a part."""
         return self.calls[part.calls[0]].sizes
 
+    def block(self, part: Part) -> int:
+        """Return how many consecutive outputs of a part may have the same sum, as in rows of a matrix."""
+        return self.calls[part.calls[0]].block
+
     def is_estimate(self, part: Part) -> bool:
         """Return whether the outputs of a part have noise."""
         return self.calls[part.calls[0]].is_estimate
