@@ -267,8 +267,6 @@ def test_probabilities_that_a_black_box_returns_are_learned(give_draws):
     at = np.linspace(-1.0, 1.0, 5)[:, None]
     learned, true = ([density(x) for x in at] for density in map(density_of, (emulated, model)))
     np.testing.assert_allclose(learned, true, atol=0.1)
-    loss = emulated.compile_logp(vars=emulated.potentials)
-    assert loss({"x": np.asarray(30.0)}) == 0.0  # of one row it has guided the search alone
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,8 @@ class Challengers:
         both = np.concatenate([own, others])
         rhat = largest_rhat(both)
         if self._penalty_share is None:
-            return (draws if Chains.have_converged(rhat) else both), rhat, 0.0
+            distance = 0.0 if versions is None else self.note_possible(chains, draws, versions, enough)
+            return (draws if Chains.have_converged(rhat) else both), rhat, distance
         is_apart = np.zeros(len(others), bool)
         if not Chains.have_converged(rhat):
             of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)

@@ -157,10 +157,10 @@ def emulate(
 
     What is not known of a black box costs log density, in a potential named ``emulation_penalty``: of several rows half
     the variance v of the outputs times the curvature c of the log likelihood; of one row r log(1 + v c / r) / 2 for
-    errors in r directions, which leaves tails where they are flat, and only while the search goes on where all have
-    one row. So draws stay where something was evaluated, and the black box is learned there: from the rows with which,
-    one by one, the posterior may be, and from 200 at least. It goes on beyond the range of each input by a quarter of
-    that; farther out, outputs are those of the border.
+    errors in r directions, which leaves tails where they are flat; of one number nothing. So draws stay where something
+    was evaluated, and the black box is learned there: from the rows with which, one by one, the posterior may be, and
+    from 200 at least. It goes on beyond the range of each input by a quarter of that; farther out, outputs are those of
+    the border.
 
     Data that go into a black box are frozen as they are; emulate again where they change.
 

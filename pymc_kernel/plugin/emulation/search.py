@@ -377,8 +377,6 @@ class Search:
                 f"{len(self.record)} evaluations are too few to learn from and to measure what was learned.{said}"
             )
         self._renew(self.best_fits)
-        if self.unknown.is_exact_row:  # the loss has guided the search; for NUTS it is rough where much is known
-            self.penalty_share.set_value(0.0)
         self._begin_at(self._best_places()[0])
         best = self.best
         self.emulated.emulation = Emulation(

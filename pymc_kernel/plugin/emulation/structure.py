@@ -40,8 +40,12 @@ class Unknown(NamedTuple):
         return self.calls[part.calls[0]].is_estimate
 
     def has_penalty(self, part: Part) -> bool:
-        """Return whether what is not known of a part costs log density: of exact ones."""
-        return not self.is_estimate(part)
+        """Return whether what is not known of a part costs log density: of exact ones, but for a number by itself.
+
+        The loss of one number is small, so that it keeps draws from nowhere, and rough where much is known.
+        """
+        is_number = len(part.functions) == 1 and self.sizes(part)[1] == 1
+        return not (self.is_estimate(part) or is_number)
 
     @property
     def is_exact_row(self) -> bool:
