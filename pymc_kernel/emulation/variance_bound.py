@@ -27,15 +27,11 @@ class VarianceBound:
     reduction : ndarray (m, m)
         A.
     quadratic : float
-    rank : float
-        How many directions the errors of outputs have, one where all are alike: the squared sum of the eigenvalues of
-        their covariance over the sum of squares.
     """
 
     points: np.ndarray
     reduction: np.ndarray
     quadratic: float
-    rank: float
 
 
 @one_blas_thread
@@ -51,6 +47,4 @@ def variance_bound(fit: FittedOutputs, inputs: np.ndarray) -> VarianceBound:
     z, hyper = fit.scaled(inputs, inside=False), fit.hyperparameters
     factor, pivots = carrying_rows(hyper, z, BOUND_ROWS)
     reduction = solve_triangular(factor[pivots], np.eye(len(pivots)), lower=True)
-    eigenvalues = np.linalg.svd(fit.directions, compute_uv=False) ** 2
-    rank = float(eigenvalues.sum() ** 2 / (eigenvalues**2).sum()) if eigenvalues.any() else 1.0
-    return VarianceBound(z[pivots], reduction, hyper.quadratic, rank)
+    return VarianceBound(z[pivots], reduction, hyper.quadratic)

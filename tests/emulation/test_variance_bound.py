@@ -1,5 +1,3 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 
@@ -54,11 +52,3 @@ def test_it_has_at_most_128_rows():
     bound = variance_bound(fit, inputs)
     assert bound.points.shape == (128, 3)
     assert value_at(bound, fit, inputs).min() > -1e-6
-
-
-@pytest.mark.parametrize(
-    ("directions", "rank"), [(np.ones((1, 2)), 1.0), (2.0 * np.eye(2), 2.0), (np.diag([2.0, 1.0]), 25.0 / 17.0)]
-)
-def test_rank_is_the_number_of_directions_of_errors(learned, directions, rank):
-    inputs, fit = learned
-    assert variance_bound(replace(fit, directions=directions), inputs).rank == pytest.approx(rank)

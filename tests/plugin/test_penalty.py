@@ -1,7 +1,6 @@
 """What is not known of a black box costs log density."""
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pymc as pm
@@ -14,7 +13,6 @@ from pymc_kernel.plugin.emulation.emulate import part_of
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 from pymc_kernel.plugin.emulation.penalty import Penalty
 from pymc_kernel.plugin.emulation.record import nearest_rows
-from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.emulation.test_variance_bound import value_at
 from tests.plugin.models import add_places
@@ -63,36 +61,6 @@ def test_loss_is_half_of_curvatures_times_variances(functions):
     assert variances[2] > 1e-3
     penalty.clear()
     assert loss.eval({scaled.owner.inputs[0]: z}) == 0.0
-
-
-def test_loss_of_one_row_is_that_of_the_average_likelihood():
-    """By draws of errors in one direction, and in two that are independent, where the log likelihood is quadratic."""
-    fit, bound = fits_of(0)
-    inputs, curvature, rng = np.array([[5.0, 5.0]]), 3.0, np.random.default_rng(0)
-    z = fit.scaled(inputs, inside=False)
-    variance = value_at(bound, fit, inputs).item()
-    for rank in (1, 2):
-        penalty = Penalty(np.array([0]), "part", 2)
-        penalty.renew([replace(bound, rank=float(rank))], [fit.inverse_length_scale], np.array([curvature]))
-        scaled = pt.specify_shape(pt.dmatrix(), (1, 2))
-        loss = penalty(scaled, scaled * fit.inverse_length_scale).eval({scaled.owner.inputs[0]: z})
-        errors = np.sqrt(variance) * rng.standard_normal((400_000, rank))
-        average = np.exp(-0.5 * curvature / rank * (errors**2).sum(axis=1)).mean()
-        assert loss == pytest.approx(-np.log(average), rel=0.02)
-
-
-@pytest.mark.parametrize(
-    ("function", "shape", "has_penalty"),
-    [(lambda x: np.asarray(x.sum()), 2, False), (lambda x: x, 2, True), (lambda x: np.cumsum(x, axis=1), (3, 2), True)],
-)
-def test_a_number_by_itself_has_no_penalty(function, shape, has_penalty):
-    types = [pt.dscalar, pt.dvector, pt.dmatrix]
-    with pm.Model() as model:
-        x = pm.Normal("x", shape=shape)
-        box = wrap_py([types[x.ndim]], [types[np.ndim(function(np.ones(shape)))]])(function)
-        pm.Potential("p", -(box(x) ** 2).sum())
-    unknown = unknown_of(model, np.random.default_rng(0))
-    assert unknown.has_penalty(unknown.parts[0]) is has_penalty
 
 
 def searched(model, places=8):

@@ -57,8 +57,7 @@ class Challengers:
     ) -> tuple[np.ndarray, float, float]:
         """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
 
-        With ``versions``, as of :meth:`note_possible`, it is asked whether the posterior may go on; without, what the
-        penalty leaves out of it.
+        With ``versions``, as of :meth:`note_possible`, a model without penalty is asked whether it may go on.
 
         Returns
         -------
@@ -78,8 +77,9 @@ class Challengers:
         both = np.concatenate([own, others])
         rhat = largest_rhat(both)
         if self._penalty_share is None:
-            distance = 0.0 if versions is None else self.note_possible(chains, draws, versions, enough)
-            return (draws if Chains.have_converged(rhat) else both), rhat, distance
+            kept = draws if Chains.have_converged(rhat) else both
+            distance = 0.0 if versions is None else self.note_possible(chains, kept[: len(draws)], versions, enough)
+            return kept, rhat, distance
         is_apart = np.zeros(len(others), bool)
         if not Chains.have_converged(rhat):
             of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
@@ -87,9 +87,7 @@ class Challengers:
             self.apart = others[is_apart, -1]
             self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
         distance = 0.0
-        if versions is not None:
-            distance = self.note_possible(chains, draws, versions, enough)
-        elif not is_apart.all():
+        if not is_apart.all():
             some = self._rng.permutation(flat_draws(others[~is_apart]))[:_COMPARED]
             distance = self.note_left_out(chains, some, enough)
         return draws, 0.0, distance
@@ -126,14 +124,13 @@ class Challengers:
             Returns log densities at a place (d,) with outputs as they may be.
         enough : float
         """
-        with self._without_penalty():
-            if self._wide is None:
-                self._wide = chains.tempered(draws[:, -1], variances_of(flat_draws(draws)), self._rng)
-                self._wide.set_power(_HALF)
-            elif not self._wide.have_density:
-                self._wide.go_to(draws[:, -1])
-            some = self._rng.permutation(flat_draws(self._wide.draw(is_short=True)[0]))[:_COMPARED]
-            sampled = np.array([self._wide.log_density(x) for x in some])
+        if self._wide is None:
+            self._wide = chains.tempered(draws[:, -1], variances_of(flat_draws(draws)), self._rng)
+            self._wide.set_power(_HALF)
+        elif not self._wide.have_density:
+            self._wide.go_to(draws[:, -1])
+        some = self._rng.permutation(flat_draws(self._wide.draw(is_short=True)[0]))[:_COMPARED]
+        sampled = np.array([self._wide.log_density(x) for x in some])
         learned = np.array([chains.log_density(x) for x in some])
         possible = np.array([versions(x).max() for x in some])
         if not np.isfinite(possible).any():

@@ -155,9 +155,8 @@ def emulate(
     density is zero. Where one of several calls raises, nobody knows which, and nothing is learned of it: return NaN for
     the row instead.
 
-    What is not known of a black box costs log density, in a potential named ``emulation_penalty``: of several rows half
-    the variance v of the outputs times the curvature c of the log likelihood; of one row r log(1 + v c / r) / 2 for
-    errors in r directions, which leaves tails where they are flat; of one number nothing. So draws stay where something
+    Where a black box has several rows, what is not known of it costs log density: half the variance of its outputs
+    times the curvature of the log likelihood, in a potential named ``emulation_penalty``. So draws stay where something
     was evaluated, and the black box is learned there: from the rows with which, one by one, the posterior may be, and
     from 200 at least. It goes on beyond the range of each input by a quarter of that; farther out, outputs are those of
     the border.

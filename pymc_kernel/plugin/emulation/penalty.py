@@ -1,9 +1,7 @@
-"""The log density that is lost by what is not known of a learned part: else it has modes where nothing was evaluated.
+"""The log density that is lost, on average, by what is not known of a learned part.
 
-Let outputs have errors of variance v, and the log likelihood the curvature -c. The log likelihood is on average v c / 2
-lower than at their mean: the loss of several rows. The average likelihood, where its logarithm is quadratic, is lower
-by a factor of (1 + v c / r)^(-r / 2) for errors in r directions: the loss of one row, which grows with the logarithm of
-v. Nothing else shows that its likelihood is flat where nothing was evaluated, and the first would cut such a tail.
+Where outputs h have errors of variance v, a log likelihood with curvature -c is on average v c / 2 lower than at their
+mean. Without this loss an emulated model has modes where nothing was evaluated.
 """
 
 from collections.abc import Sequence
@@ -36,7 +34,6 @@ class Penalty:
         self._functions, self._num_functions = functions, int(functions.max()) + 1
         sizes = {"scaled": (None, num_inputs), "slopes": (None, num_inputs), "reduction": (None, None), "root": ()}
         self._shared = shared_arrays(f"{name}_penalty", self._num_functions, sizes, 0.0)
-        self._shared |= shared_arrays(f"{name}_penalty", self._num_functions, {"rank": ()}, 1.0)
         self._curvatures = pytensor.shared(np.zeros(len(functions)), name=f"{name}_curvatures")
 
     def clear(self) -> None:
@@ -60,14 +57,13 @@ class Penalty:
             values["slopes"].append(points * root / points.shape[1])
             values["reduction"].append(np.pad(bound.reduction, (0, rest)))
             values["root"].append(root)
-            values["rank"].append(bound.rank)
         for field, shared in self._shared.items():
             shared.set_value(np.array(values[field]))
         self._curvatures.set_value(curvatures)
 
     def __call__(self, z, s):
         """Return the loss at scaled inputs z (b, k), and s (b, k), these times inverse length scales."""
-        scaled, slopes, reduction, root, rank = of_rows(self._shared, self._functions).values()
+        scaled, slopes, reduction, root = of_rows(self._shared, self._functions).values()
         if self._num_functions == 1:
             squared = (s**2).sum(axis=1)[:, None] + (scaled**2).sum(axis=1) - 2.0 * (s @ scaled.T)
             covariance = pt.exp(-0.5 * pt.maximum(squared, 0.0)) + (root + z @ slopes.T) ** 2
@@ -77,8 +73,6 @@ class Penalty:
             covariance = pt.exp(-0.5 * squared) + (root[:, None] + (z[:, None, :] * slopes).sum(axis=2)) ** 2
             explained = ((covariance[:, None, :] * reduction).sum(axis=2) ** 2).sum(axis=1)
         variance = 1.0 + (root * (1.0 + (z**2).mean(axis=1))) ** 2 - explained
-        if len(self._functions) == 1:
-            return 0.5 * (rank * pt.log1p(self._curvatures * pt.maximum(variance, 0.0) / rank)).sum()
         return 0.5 * (self._curvatures * variance).sum()
 
 

@@ -254,7 +254,7 @@ class Search:
             self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             if self.held_out < self._enough:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
-                versions = self._versions if self.unknown.is_exact_row else None
+                versions = None if self.estimated else self._versions
                 draws, rhat, distance = self.challengers.challenge(self.chains, draws, centers, versions, self._enough)
                 self.draws, self.rhat, self.held_out = draws, max(self.rhat, rhat), max(self.held_out, distance)
         each = -(-size // len(draws))

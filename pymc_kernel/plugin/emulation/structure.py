@@ -40,17 +40,12 @@ class Unknown(NamedTuple):
         return self.calls[part.calls[0]].is_estimate
 
     def has_penalty(self, part: Part) -> bool:
-        """Return whether what is not known of a part costs log density: of exact ones, but for a number by itself.
+        """Return whether what is not known of a part costs log density.
 
-        The loss of one number is small, so that it keeps draws from nowhere, and rough where much is known.
+        Of several exact rows each may invent modes, and others show the function where one is not. Of a single row
+        nothing else shows that a tail is flat where nothing was evaluated, and the penalty would cut it.
         """
-        is_number = len(part.functions) == 1 and self.sizes(part)[1] == 1
-        return not (self.is_estimate(part) or is_number)
-
-    @property
-    def is_exact_row(self) -> bool:
-        """Whether each part is a single row, and none is an estimate."""
-        return all(len(part.functions) == 1 for part in self.parts) and not self.estimated
+        return len(part.functions) > 1 and not self.is_estimate(part)
 
     @property
     def estimated(self) -> list[int]:
