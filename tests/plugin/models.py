@@ -6,6 +6,9 @@ import pytensor.tensor as pt
 from pytensor import wrap_py
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.search import Search
+from pymc_kernel.plugin.emulation.structure import unknown_of
+from pymc_kernel.plugin.model.priors import ModelPrior
 
 
 def noisy_normal(rng, theta, observed, sd=1.5):
@@ -79,3 +82,12 @@ def add_places(search, positions):
     """Let a search of an emulated model learn from its true model at some positions (n, d)."""
     true = search.unknown.true
     search.add(positions, [true.read(true.at_one(x, None)[1], x) for x in positions])
+
+
+def searched_at(model, positions):
+    """A search of an emulated model that has learned from some positions (n, d), and proposed the next."""
+    rng = np.random.default_rng(0)
+    search = Search(model, unknown_of(model, rng), 0.05, rng)
+    add_places(search, positions)
+    search.propose(ModelPrior(model), 4)
+    return search

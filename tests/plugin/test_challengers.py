@@ -6,10 +6,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor import wrap_py
 
-from pymc_kernel.plugin.emulation.search import Search
-from pymc_kernel.plugin.emulation.structure import unknown_of
-from pymc_kernel.plugin.model.priors import ModelPrior
-from tests.plugin.models import add_places
+from tests.plugin.models import searched_at
 
 DATA = np.array([1.3, 1.6, 1.1])
 
@@ -28,12 +25,7 @@ def short_search(short_blocks):
     """A search of this model that has learned from some places."""
 
     def learned_at(places, model=None):
-        model, rng = model or saturated(), np.random.default_rng(0)
-        search = Search(model, unknown_of(model, rng), 0.05, rng)
-        positions = np.array(places)[:, None]
-        add_places(search, positions)
-        search.propose(ModelPrior(model), 4)
-        return search
+        return searched_at(model or saturated(), np.array(places)[:, None])
 
     return learned_at
 

@@ -10,9 +10,8 @@ from scipy import special, stats
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.limits import limits_of
 from pymc_kernel.plugin.emulation.search import Search
-from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.priors import ModelPrior
-from tests.plugin.models import add_places
+from tests.plugin.models import add_places, searched_at
 
 KNOWN = np.array([[[0.2, 3.0]], [[0.9, 7.0]], [[0.3, 4.0]]])
 
@@ -83,30 +82,24 @@ def logistic_model():
 
 
 def test_learned_probabilities_have_a_density_everywhere(short_blocks):
-    model, rng = logistic_model(), np.random.default_rng(0)
-    search = Search(model, unknown_of(model, rng), 0.05, rng)
-    add_places(search, np.linspace(-4.0, 4.0, 7)[:, None])
-    search.propose(ModelPrior(model), 4)
+    search = searched_at(logistic_model(), np.linspace(-4.0, 4.0, 7)[:, None])
     places = np.linspace(-6.0, 6.0, 50)[:, None]
     assert np.isfinite([search.chains.log_density(x) for x in places]).all()
-    versions = [search.given.versions(x, search._inputs_at(x), search.fits, 20, rng) for x in places]
+    versions = [search.given.versions(x, search._inputs_at(x), search.fits, 20, search.rng) for x in places]
     assert np.isfinite(versions).all()
     search.learned[0].clear_limits()
     assert not np.isfinite([search.chains.log_density(x) for x in places]).all(), "else this shows nothing"
 
 
-def test_chains_begin_where_the_emulated_model_has_a_density(short_blocks):
-    model, rng = logistic_model(), np.random.default_rng(0)
-    search = Search(model, unknown_of(model, rng), 0.05, rng)
-    search._find_limits = lambda: None
-    add_places(search, np.linspace(-4.0, 4.0, 7)[:, None])
-    search.propose(ModelPrior(model), 4)
+def test_chains_begin_where_the_emulated_model_has_a_density(short_blocks, monkeypatch):
+    monkeypatch.setattr(Search, "_find_limits", lambda self: None)
+    search = searched_at(logistic_model(), np.linspace(-4.0, 4.0, 7)[:, None])
     has_density = np.isfinite([search.chains.log_density(x) for x in search.record.best_places(7)])
     assert not has_density[:4].all(), "else this shows nothing"
     assert np.isfinite([search.chains.log_density(x) for x in search._best_places()]).all()
     search.learned[0].limits.set_value(np.full((2, 1, len(SUCCESSES)), 1.5))
     assert len(search._best_places()) == 0, "probabilities above one"
-    assert search.propose(ModelPrior(model), 4).shape == (4, 1)
+    assert search.propose(ModelPrior(search.model), 4).shape == (4, 1)
     add_places(search, np.zeros((1, 1)))  # nothing is measured, as nothing was drawn
     assert not search.rounds
     with pytest.raises(ValueError, match=r"8 evaluations are too few .* no density at any"):

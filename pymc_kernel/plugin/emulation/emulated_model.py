@@ -12,6 +12,7 @@ from pytensor.tensor import TensorVariable
 from pymc_kernel.emulation import FittedOutputs, VarianceBound
 from pymc_kernel.emulation.outputs import SMALLEST
 from pymc_kernel.plugin.emulation.coarse import Coarse
+from pymc_kernel.plugin.emulation.limits import no_limits
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
 from pymc_kernel.plugin.emulation.penalty import Penalty
@@ -47,7 +48,7 @@ class LearnedPart:
             "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
         self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
-        self.limits = pytensor.shared(_no_limits(len(part.functions), q), name=f"{name}_limits")
+        self.limits = pytensor.shared(no_limits((len(part.functions), q)), name=f"{name}_limits")
         """Lowest and highest outputs (2, b, q) with which the model has a density."""
         self._penalty = Penalty(part.functions, name, num_inputs) if has_penalty else None
         self.loss = None
@@ -66,7 +67,7 @@ class LearnedPart:
 
     def clear_limits(self) -> None:
         """Let outputs be any numbers."""
-        self.limits.set_value(_no_limits(*self.limits.get_value().shape[1:]))
+        self.limits.set_value(no_limits(self.limits.get_value().shape[1:]))
 
     def renew(
         self,
@@ -139,10 +140,6 @@ class LearnedPart:
         nearest = squared.argmin(axis=1)
         failed = of["is_failed"]
         return (failed[nearest] if self.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
-
-
-def _no_limits(num_rows, num_outputs):
-    return np.broadcast_to(np.array([-np.inf, np.inf])[:, None, None], (2, num_rows, num_outputs)).copy()
 
 
 def _log(values):

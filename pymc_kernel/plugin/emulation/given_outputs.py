@@ -63,12 +63,8 @@ class GivenOutputs:
         self, rows_of_places: Sequence[Sequence[np.ndarray]], positions: np.ndarray, number: int, rows: np.ndarray
     ) -> np.ndarray:
         """Return whether the density at positions (n, d) is above zero with outputs of parts, one with other rows."""
-        found = []
-        for rows_of_parts, position, own in zip(rows_of_places, positions, rows, strict=True):
-            changed = list(rows_of_parts)
-            changed[number] = own
-            found.append(self.log_density(changed, position))
-        return np.isfinite(found)
+        asked = zip(rows_of_places, positions, rows, strict=True)
+        return np.isfinite([self._with_rows(parts, position, number, own) for parts, position, own in asked])
 
     def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
         """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""
@@ -131,10 +127,13 @@ class GivenOutputs:
 
     def _with_row(self, rows_of_parts, position, number, b, row):
         """Return the log density at a position (d,) with outputs of parts of which one has another row (q,)."""
-        changed = list(rows_of_parts)
-        changed[number] = changed[number].copy()
-        changed[number][b] = row
-        return self.log_density(changed, position)
+        rows = rows_of_parts[number].copy()
+        rows[b] = row
+        return self._with_rows(rows_of_parts, position, number, rows)
+
+    def _with_rows(self, rows_of_parts, position, number, rows):
+        """Return the log density at a position (d,) with outputs of parts of which one has other rows (b, q)."""
+        return self.log_density([*rows_of_parts[:number], rows, *rows_of_parts[number + 1 :]], position)
 
     def curvatures(self, positions: np.ndarray, inputs: Sequence, fits, rng: np.random.Generator) -> list[np.ndarray]:
         """Return minus the second derivatives of the log density by the outputs of each row, summed; means of places.

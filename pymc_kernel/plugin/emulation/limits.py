@@ -11,6 +11,11 @@ _HALVINGS = 52  # of the distance to a limit: to the precision of a number of it
 _BEYOND = 2.0**-26  # of the distance to where there is no density: half of its digits beyond a limit there is none
 
 
+def no_limits(shape: tuple[int, int]) -> np.ndarray:
+    """Return lowest and highest outputs (2, b, q) that are infinite, of outputs of a shape (b, q)."""
+    return np.stack([np.full(shape, -np.inf), np.full(shape, np.inf)])
+
+
 def limits_of(has_density: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return the lowest and highest outputs (2, b, q) with a density; infinite where there is no limit.
 
@@ -27,7 +32,7 @@ def limits_of(has_density: Callable[[np.ndarray], np.ndarray], rows: np.ndarray,
     known : ndarray (n, b, q)
         All outputs with which it has, at these and other places.
     """
-    limits = np.stack([np.full(rows.shape[1:], -np.inf), np.full(rows.shape[1:], np.inf)])
+    limits = no_limits(rows.shape[1:])
     low, high = known.min(axis=0), known.max(axis=0)
     sides = zip(limits, (low, high), (2.0 * low - high, 2.0 * high - low), strict=True)
     for of_side, inside, outside in sides:

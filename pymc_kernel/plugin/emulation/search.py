@@ -1,7 +1,7 @@
 """Rounds of an emulated model: learn, draw by NUTS, evaluate draws, compare."""
 
 from collections.abc import Mapping
-from functools import partial
+from functools import cached_property, partial
 from itertools import islice
 from types import MappingProxyType
 
@@ -42,9 +42,7 @@ _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
-_FAVORABLE_OF = (
-    20  # versions of the outputs at a place: the most favorable has odds of one in twenty, as a test at 5 % has
-)
+_FAVORABLE_OF = 20  # versions of the outputs at a place: the odds of the most favorable are those of a test at 5 %
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -84,7 +82,6 @@ class Search:
         self.shapes, self.initial = value_shapes(model), initial_position(model)
         self.record = Record(unknown, self.coarse, self.initial.size)
         self.challengers = Challengers(self.penalty_share, self.initial.size, rng)
-        self.chains = Chains(self.emulated)
         self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.margins: list[np.ndarray] = []
         self.rounds: list[Round] = []
@@ -131,6 +128,11 @@ class Search:
                     apart, left_out = self.challengers.apart, self.challengers.left_out
                     batch = np.concatenate([batch, explored, apart, left_out, self._most_uncertain()])
                 batch = batch[: (most - len(self.record)) // self.repeats]
+
+    @cached_property
+    def chains(self) -> Chains:
+        """Chains on the emulated model; compiled where they are needed, so that what is refused is refused at once."""
+        return Chains(self.emulated)
 
     def coarse_places(self, prior, size: int) -> np.ndarray | None:
         """Return draws (size, d) of the model with cheap versions of all its black boxes in their place.
@@ -294,8 +296,7 @@ class Search:
         ask = partial(self.given.has_density, [[v[i] for v in values] for i in best], self.record.positions[best])
         for number, (part, learned, outputs) in enumerate(zip(self.unknown.parts, self.learned, values, strict=True)):
             if not self.coarse.keys() & set(part.calls):  # differences have no limits of their own
-                known = partial(ask, number), outputs[best], outputs[has_density]
-                learned.limits.set_value(limits_of(*known))
+                learned.limits.set_value(limits_of(partial(ask, number), outputs[best], outputs[has_density]))
 
     def _best_places(self) -> np.ndarray:
         """Return the best known places (chains, d) where the emulated model has a density; none, or some repeated."""
