@@ -6,15 +6,14 @@ only.
 
 import numpy as np
 
+from pymc_kernel.emulation.fitted_outputs import FittedOutputs, on_scale
 from pymc_kernel.emulation.outputs import (
     ITERATIONS,
     MAX_ROWS,
-    FittedOutputs,
     borders_of,
     center_and_scale,
     held_out,
     input_scales,
-    on_scale,
     rows_to_learn_from,
     trend_of,
 )
@@ -62,7 +61,7 @@ def fit_estimates(inputs: np.ndarray, values: np.ndarray, rng: np.random.Generat
         hyper = learn_hyperparameters(data, None, True, ITERATIONS, True)
         loss = data.negative_log_marginal(hyper.pack())[0]
         if best is None or loss < best[0]:
-            best = loss, log_inputs, (center, scale), z, hyper
+            best = loss, log_inputs, (center, scale, np.eye(len(scale))), z, hyper
     _, log_inputs, place, z, hyper = best
     return _fitted(log_inputs, place, z, shallow, hyper)
 
@@ -80,7 +79,7 @@ def held_out_estimates(fit: FittedOutputs, inputs: np.ndarray, values: np.ndarra
         At least two different ones.
     """
     shallow, _ = _without_depths(np.ravel(values), inputs.shape[1])
-    z, place = fit.scaled(inputs, inside=False), (fit.center, fit.scale)
+    z, place = fit.scaled(inputs, inside=False), (fit.center, fit.scale, fit.rotation)
     return held_out(
         inputs, folds, lambda kept: _fitted(fit.log_inputs, place, z[kept], shallow[kept], fit.hyperparameters)
     )

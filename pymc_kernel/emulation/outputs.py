@@ -1,140 +1,69 @@
 """Many outputs of a function of few inputs, learned from some of its values.
 
 A Gaussian process with a length scale for each input and a quadratic trend, shared by all outputs but for an amplitude
-each: the engine of ``scores.value_regression``. Positive inputs and outputs may be learned by their logarithms.
-Positive outputs that always have the same sum, as probabilities have, keep it: their logarithms are learned, and what
-comes back is divided by its sum. Imports NumPy, SciPy and the lower floors only.
+each: the engine of ``scores.value_regression``. Positive inputs and outputs may be learned by their logarithms, and
+length scales may belong to the directions in which the outputs change, not to the inputs. Positive outputs that always
+have the same sum, as probabilities have, keep it: their logarithms are learned, and what comes back is divided by its
+sum. Imports NumPy, SciPy and the lower floors only.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from itertools import product
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_kernel.emulation.fitted_outputs import FittedOutputs, covariance_of, on_scale, trend_features, variance_of
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.value_regression import Hyperparameters, Regression, learn_hyperparameters
+from pymc_kernel.scores.value_regression import (
+    Hyperparameters,
+    Regression,
+    learn_hyperparameters,
+    log_excess,
+    window_of,
+)
 
 LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
-SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
 _MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
 _SAME_SUM = 1e-5  # of the largest range of an output: by less PyMC lets the sum of probabilities differ from one
 ITERATIONS = 40  # of the search for hyperparameters
 
 
-@dataclass(frozen=True, eq=False)
-class FittedOutputs:
-    """What was learned: outputs(x) = back(K(z, points) @ weights + trend(z) @ coefficients), z the scaled inputs.
+class _Way(NamedTuple):
+    """A way to learn outputs: inputs and outputs on its scales, and its hyperparameters."""
 
-    Attributes
-    ----------
-    log_inputs, log_outputs : ndarray of bool (k,), (q,)
-        Which ones are learned by their logarithms. Inputs that are not positive are beyond the range then.
-    center, scale : ndarray (k,)
-        Of the inputs.
-    low, high : ndarray (k,)
-        Range of the scaled inputs that were learned from, and a quarter of it on each side. What lies beyond has the
-        outputs of the border: a trend that goes on there invents modes.
-    inverse_length_scale : ndarray (k,)
-        Of the scaled inputs.
-    points : ndarray (r, k)
-        Scaled inputs times inverse length scales.
-    weights : ndarray (r, q)
-    coefficients : ndarray (1 + k + k (k + 1) / 2, q)
-        Of the polynomials in the scaled inputs, as :func:`trend_features` has them.
-    hyperparameters : Hyperparameters
-    directions : ndarray (m, q)
-        A root of the covariance of the outputs, or of their logarithms where they are learned by these: its diagonal
-        is that of the squared amplitudes, and outputs that are alike have errors that are.
-    factor, normal : ndarray (r, r)
-        Triangular: of the covariance of the points, and of the normal equations of their coefficients.
-    total : float
-        The sum of each ``block`` consecutive outputs, where it is always the same and all are positive; else zero.
-    reach : ndarray (q,)
-        The amplitude, or the range of what was learned where this is smaller: at a jump the amplitude has no bound.
-        None of estimates.
-    """
-
-    log_inputs: np.ndarray
-    log_outputs: np.ndarray
-    center: np.ndarray
-    scale: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    inverse_length_scale: np.ndarray
-    points: np.ndarray
-    weights: np.ndarray
-    coefficients: np.ndarray
-    hyperparameters: Hyperparameters
-    directions: np.ndarray
-    factor: np.ndarray
-    normal: np.ndarray
-    total: float = 0.0
-    block: int = 1
-    reach: np.ndarray | None = None
-
-    def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
-        """Return scaled inputs (n, k), by default within the range that was learned from."""
-        z = (on_scale(inputs, self.log_inputs) - self.center) / self.scale
-        return np.clip(z, self.low, self.high) if inside else z
-
-    @one_blas_thread
-    def __call__(self, inputs: np.ndarray) -> np.ndarray:
-        """Return the outputs (n, q) at inputs (n, k)."""
-        return self._back(self._mean(self.scaled(inputs)))
-
-    @one_blas_thread
-    def random_at(self, inputs: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
-        """Return a function that draws outputs (n, q) at inputs (n, k) as they may be, by what was learned.
-
-        Each place has errors of its own, those of its outputs are correlated. Beyond the range that was learned from,
-        trend and errors go on.
-        """
-        z = self.scaled(inputs, inside=False)
-        mean, sd, size = self._mean(z), self._relative_sd(z)[:, None], (len(z), len(self.directions))
-        return lambda rng: self._back(mean + sd * (rng.standard_normal(size) @ self.directions))
-
-    def moved(self, outputs: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """Return outputs (q,) that are off by so many times their reach (q,), on the scale they are learned on."""
-        learned = on_scale(outputs, self.log_outputs) + steps * self.reach
-        return self._back(learned[None])[0]
-
-    def _mean(self, z):
-        radial = _gaussian(z * self.inverse_length_scale, self.points) @ self.weights
-        return radial + trend_features(z) @ self.coefficients
-
-    def _back(self, learned):
-        outputs = np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
-        if not self.total:
-            return outputs
-        blocks = outputs.reshape(len(outputs), -1, self.block)
-        return (blocks * (self.total / blocks.sum(axis=2, keepdims=True))).reshape(outputs.shape)
-
-    def _relative_sd(self, z):
-        """Return the posterior standard deviation (n,) of an output of amplitude one."""
-        hyper = self.hyperparameters
-        points = self.points / hyper.inverse_length_scale
-        c = solve_triangular(self.factor, covariance_of(hyper, points, z), lower=True)
-        own = variance_of(hyper, z) - (c**2).sum(axis=0)
-        own += hyper.nugget * (solve_triangular(self.normal, c, trans=1) ** 2).sum(axis=0)
-        return np.sqrt(np.maximum(own, 0.0))
+    scales: tuple[np.ndarray, np.ndarray]  # which inputs and outputs are learned by their logarithms
+    place: tuple[np.ndarray, np.ndarray, np.ndarray]  # center, scale, rotation
+    span: float
+    z: np.ndarray
+    moved: np.ndarray
+    hyper: Hyperparameters
+    loss: float  # negative log marginal likelihood
 
 
 @one_blas_thread
 def fit_outputs(
-    inputs: np.ndarray, outputs: np.ndarray, rng: np.random.Generator, block: int | None = None
+    inputs: np.ndarray,
+    outputs: np.ndarray,
+    rng: np.random.Generator,
+    block: int | None = None,
+    near: np.ndarray | None = None,
+    is_log_likelihood: bool = False,
 ) -> FittedOutputs:
     """Return what is learned of a function from its values.
 
     Which of the positive inputs and outputs are learned by their logarithms is chosen by the marginal likelihood: none,
     all inputs, all outputs, or both. Positive outputs with the same sum at all inputs are always learned by them.
+
+    So is whether each input has a length scale, or each direction in which the outputs change: these are eigenvectors
+    of the mean outer product of slopes (active subspaces, Constantine 2015).
 
     Parameters
     ----------
@@ -145,6 +74,11 @@ def fit_outputs(
         Draws the rows that the hyperparameters are learned from.
     block : int, optional
         So many consecutive outputs may be those that always have the same sum, as in rows of a matrix; all by default.
+    near : ndarray of bool (n,), optional
+        Rows by whose slopes the directions are chosen: those where the outputs matter. All by default.
+    is_log_likelihood : bool
+        Whether the one output is a log likelihood, whose differences hardly matter far below its largest value: there
+        it may be learned, and is returned, on a log scale.
 
     Raises
     ------
@@ -152,23 +86,41 @@ def fit_outputs(
         For shapes that do not fit, or fewer than two different inputs.
     """
     inputs, outputs = as_points(inputs), as_points(outputs)
-    rows, best = rows_to_learn_from(inputs, outputs, rng), None
+    rows = rows_to_learn_from(inputs, outputs, rng)
     block = outputs.shape[1] if block is None else block
     positive, total = (outputs > 0.0).all(axis=0), _same_sum(outputs.reshape(-1, block))
-    for log_inputs, log_outputs in product(input_scales(inputs), [positive] if total else _both(positive)):
-        center, scale = center_and_scale(on_scale(inputs, log_inputs))
-        z = (on_scale(inputs, log_inputs) - center) / scale
-        moved = on_scale(outputs, log_outputs)
-        data = _regression(z[rows], moved[rows])
-        hyper = learn_hyperparameters(data, None, True, ITERATIONS, False)
-        # The density of the outputs themselves: each logarithm brings a factor of one over the output.
-        # With more outputs than are learned from, each of these stands for several.
-        share = data.values.shape[1] / moved.shape[1]
-        loss = data.negative_log_marginal(hyper.pack())[0] + share * moved[rows][:, log_outputs].sum()
-        if best is None or loss < best[0]:
-            best = loss, (log_inputs, log_outputs), (center, scale), z, moved, hyper
-    _, scales, place, z, moved, hyper = best
-    return _fitted(scales, place, z, moved, hyper, (total, block))
+    none, k = np.zeros_like(positive), inputs.shape[1]
+    if is_log_likelihood:
+        output_scales = [(none, np.inf), (none, window_of(k))]
+    else:
+        output_scales = [(by_log, np.inf) for by_log in ([positive] if total else _both(positive))]
+    along_axes = [
+        _way(inputs, outputs, rows, (log_inputs, log_outputs), np.eye(k), span)
+        for log_inputs, (log_outputs, span) in product(input_scales(inputs), output_scales)
+    ]
+    best = min(along_axes, key=lambda way: way.loss)
+    fit = _fitted(best, (total, block))
+    if k == 1:
+        return fit
+    directions = fit.directions_of_change(best.z if near is None else best.z[near])
+    along_change = _way(inputs, outputs, rows, best.scales, directions, best.span)
+    return _fitted(along_change, (total, block)) if along_change.loss < best.loss else fit
+
+
+def _way(inputs, outputs, rows, scales, rotation, span):
+    """Return what is learned of hyperparameters on these scales and along these directions, from some rows."""
+    log_inputs, log_outputs = scales
+    center, scale = center_and_scale(on_scale(inputs, log_inputs))
+    z = (on_scale(inputs, log_inputs) - center) / scale @ rotation
+    moved = _raised(on_scale(outputs, log_outputs), span)
+    data = _regression(z[rows], moved[rows])
+    hyper = learn_hyperparameters(data, None, True, ITERATIONS, False)
+    # The density of the outputs themselves: each logarithm brings a factor of one over the output.
+    # With more outputs than are learned from, each of these stands for several.
+    share = data.values.shape[1] / moved.shape[1]
+    loss = data.negative_log_marginal(hyper.pack())[0] + share * moved[rows][:, log_outputs].sum()
+    loss += np.log(np.maximum((outputs.max() - outputs[rows]) / span, 1.0)).sum()  # the same of depths
+    return _Way(scales, (center, scale, rotation), span, z, moved, hyper, loss)
 
 
 @one_blas_thread
@@ -183,10 +135,11 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     folds : ndarray of int (n,)
         At least two different ones.
     """
-    moved, z = on_scale(outputs, fit.log_outputs), fit.scaled(inputs)
-    scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale)
-    rest = fit.hyperparameters, (fit.total, fit.block)
-    return held_out(inputs, folds, lambda kept: _fitted(scales, place, z[kept], moved[kept], *rest))
+    moved, z = _raised(on_scale(outputs, fit.log_outputs), fit.span), fit.scaled(inputs)
+    scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale, fit.rotation)
+    whole = _Way(scales, place, fit.span, z, moved, fit.hyperparameters, np.nan)
+    sums = fit.total, fit.block
+    return held_out(inputs, folds, lambda kept: _fitted(whole._replace(z=z[kept], moved=moved[kept]), sums))
 
 
 def held_out(inputs: np.ndarray, folds: np.ndarray, fitted: Callable[[np.ndarray], FittedOutputs]) -> np.ndarray:
@@ -209,6 +162,14 @@ def rows_to_learn_from(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.G
     return np.sort(rng.choice(len(inputs), LEARN_ROWS, replace=False))
 
 
+def _raised(values, span):
+    """Return log likelihoods (n, 1), of which those that lie more than ``span`` below the largest are less deep."""
+    if np.isinf(span):
+        return values
+    depth = values.max() - values
+    return values.max() - np.minimum(depth, span) - log_excess(depth, span)
+
+
 def _both(positive):
     return [np.zeros_like(positive), positive] if positive.any() else [positive]
 
@@ -227,8 +188,9 @@ def _regression(z, moved):
     return Regression(z, np.ascontiguousarray(centered), np.zeros(len(z)), Gaussian())
 
 
-def _fitted(scales, place, z, moved, hyper, sums):
+def _fitted(way, sums):
     """Return the fit to all rows, carried by those that the others do not predict."""
+    scales, place, span, z, moved, hyper, _ = way
     n = len(z)
     factor, pivots = carrying_rows(hyper, z, MAX_ROWS)
     mean = moved.mean(axis=0)
@@ -246,7 +208,8 @@ def _fitted(scales, place, z, moved, hyper, sums):
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, directions, factor[pivots], r
-    return FittedOutputs(*scales, *place, *borders, *learned, *sums, np.minimum(amplitude, np.ptp(moved, axis=0)))
+    reach = np.minimum(amplitude, np.ptp(moved, axis=0))
+    return FittedOutputs(*scales, *place, *borders, *learned, *sums, reach, span)
 
 
 def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
@@ -270,11 +233,6 @@ def trend_of(hyper: Hyperparameters, z: np.ndarray, weights: np.ndarray) -> np.n
     return hyper.quadratic * (_trend_weights(z.shape[1])[:, None] * trend_features(z).T) @ weights
 
 
-def on_scale(values: np.ndarray, by_log: np.ndarray) -> np.ndarray:
-    """Return values (n, k), or their logarithms where ``by_log`` (k,)."""
-    return np.where(by_log, np.log(np.maximum(values, SMALLEST)), values)
-
-
 def input_scales(inputs: np.ndarray) -> list[np.ndarray]:
     """Return the choices of inputs (n, k) that are learned by their logarithms: none, and all that are positive."""
     return _both((inputs > 0.0).all(axis=0))
@@ -286,28 +244,6 @@ def center_and_scale(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     if not (scale > 0.0).any():
         raise ValueError("the inputs all coincide, so that nothing can be learned between them.")
     return values.mean(axis=0), np.where(scale > 0.0, scale, 1.0)
-
-
-def _gaussian(a, b):
-    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
-    return np.exp(-0.5 * np.maximum(squared, 0.0))
-
-
-def variance_of(hyper, z):
-    """Return the prior variance (n,) of outputs of amplitude one, without the nugget."""
-    return hyper.radial + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
-
-
-def covariance_of(hyper, a, b):
-    """Return the covariance (n, m) of outputs of amplitude one at scaled inputs, without the nugget."""
-    radial = _gaussian(a * hyper.inverse_length_scale, b * hyper.inverse_length_scale)
-    return hyper.radial * radial + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2
-
-
-def trend_features(z: np.ndarray) -> np.ndarray:
-    """Return 1, z_i and z_i z_j for i <= j, (n, 1 + k + k (k + 1) / 2)."""
-    rows, columns = np.triu_indices(z.shape[1])
-    return np.hstack([np.ones((len(z), 1)), z, z[:, rows] * z[:, columns]])
 
 
 def _trend_weights(k):

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kernel.emulation.outputs import FittedOutputs, carrying_rows
+from pymc_kernel.emulation.fitted_outputs import FittedOutputs
+from pymc_kernel.emulation.outputs import carrying_rows
 from pymc_kernel.parallel import one_blas_thread
 
 BOUND_ROWS = 128  # by 64, 12 subjects took up to 100 evaluations, not 52; a gradient takes 41 microseconds, 23 without

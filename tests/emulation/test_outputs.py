@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.emulation import fit_outputs
+from pymc_kernel.emulation import FittedOutputs, fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression
@@ -71,10 +71,86 @@ def test_a_quadratic_is_exact_and_ends_a_quarter_of_the_range_beyond_the_points(
         return (1.0 + x @ [1.0, -2.0, 0.5] + x[:, 0] * x[:, 2] - x[:, 1] ** 2)[:, None]
 
     fit = fit_outputs(x, quadratic(x), rng)
-    new = 3.0 * rng.normal(size=(50, 3))
-    margin = 0.25 * np.ptp(x, axis=0)
-    expected = quadratic(np.clip(new, x.min(axis=0) - margin, x.max(axis=0) + margin))
+    new, z = 3.0 * rng.normal(size=(50, 3)), fit.scaled(x, inside=False)
+    margin = 0.25 * np.ptp(z, axis=0)
+    ends = np.clip(fit.scaled(new, inside=False), z.min(axis=0) - margin, z.max(axis=0) + margin)
+    expected = quadratic(ends @ fit.rotation.T * fit.scale + fit.center)
     np.testing.assert_allclose(fit(new), expected, atol=0.02)
+
+
+SUM = np.array([1.0, -0.7, 0.4, 1.2, -1.0, 0.6])
+
+
+def waves(x):
+    """Two outputs that depend on one sum of six inputs."""
+    return np.stack([np.sin(x @ SUM), np.cos(x @ SUM)], axis=1)
+
+
+def along_axes(*args, **kwargs):
+    """What is learned where each input keeps its own length scale."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(FittedOutputs, "directions_of_change", lambda _, z: np.eye(z.shape[1]))
+        return fit_outputs(*args, **kwargs)
+
+
+def test_what_changes_in_one_direction_is_learned_along_it(rng):
+    x, new = rng.normal(size=(60, 6)), 0.5 * rng.normal(size=(200, 6))
+    fit, axes = (make(x, waves(x), np.random.default_rng(1)) for make in (fit_outputs, along_axes))
+    along = SUM * x.std(axis=0)
+    assert abs(fit.rotation[:, 0] @ along) > 0.95 * np.linalg.norm(along)
+    assert np.abs(fit(new) - waves(new)).mean() < 0.2 * np.abs(axes(new) - waves(new)).mean()
+    np.testing.assert_allclose(fit.rotation @ fit.rotation.T, np.eye(6), atol=1e-12)
+    np.testing.assert_allclose(fit.scaled(x, inside=False), (x - fit.center) / fit.scale @ fit.rotation)
+    held_out = held_out_outputs(fit, x, waves(x), np.arange(60) % 10)
+    assert np.abs(held_out - waves(x)).mean() < 0.2  # the outermost are far from all others
+    assert np.array_equal(fit_outputs(x[:, :1], waves(x), rng).rotation, [[1.0]])
+
+
+def test_directions_are_chosen_where_the_outputs_matter(rng):
+    x = rng.normal(size=(60, 6))
+    near = np.arange(60) < 14
+    fit, axes = (make(x, waves(x), np.random.default_rng(1), near=near) for make in (fit_outputs, along_axes))
+    np.testing.assert_allclose(fit.rotation, axes.directions_of_change(axes.scaled(x[near], inside=False)))
+
+
+def test_directions_of_change_are_those_of_the_slopes(rng):
+    x = rng.normal(size=(40, 3))
+    fit = fit_outputs(x, np.stack([np.sin(x[:, 0]) + x[:, 1] * x[:, 2], np.exp(0.3 * x[:, 1])], axis=1), rng)
+    z = fit.scaled(x[:7])
+    amplitude = np.sqrt((fit.directions**2).sum(axis=0))
+    slopes = [central_differences(lambda p, j=j: fit._mean(p[None])[0, j] / amplitude[j], q) for q in z for j in (0, 1)]
+    _, vectors = np.linalg.eigh(np.array(slopes).T @ np.array(slopes))
+    found = fit.directions_of_change(z)
+    np.testing.assert_allclose(np.abs(np.diag(found.T @ vectors[:, ::-1])), 1.0, atol=1e-4)
+
+
+def depths(x):
+    """A log likelihood that falls off like an exponential on one side, by thousands of nats."""
+    return (0.5 * x - np.exp(2.0 * x)).sum(axis=1, keepdims=True)
+
+
+def test_what_is_deep_of_a_log_likelihood_is_learned_on_a_log_scale(rng):
+    x, new = rng.uniform(-3.0, 4.0, (60, 2)), rng.uniform(-3.0, 0.5, (200, 2))
+    fit = fit_outputs(x, depths(x), np.random.default_rng(1), is_log_likelihood=True)
+    plain = fit_outputs(x, depths(x), np.random.default_rng(1))
+    assert fit.span == 18.0
+    assert plain.span == np.inf
+    error, before = ((fit(new) - depths(new)).std() for fit in (fit, plain))
+    assert error < 1.0
+    assert before > 10.0 * error
+    deep = np.array([[3.8, 3.9], [3.9, 0.0]])
+    below = depths(x).max() - depths(deep)
+    assert (depths(x).max() - fit(deep) > 50.0).all()
+    np.testing.assert_allclose(depths(x).max() - fit(deep), 18.0 + 18.0 * np.log(below / 18.0), rtol=0.1)
+    held_out = held_out_outputs(fit, x, depths(x), np.arange(60) % 10)
+    is_shallow = depths(x).max() - depths(x) < 10.0
+    assert (held_out - depths(x))[is_shallow].std() < 2.0
+
+
+def test_a_quadratic_log_likelihood_is_learned_as_it_is(rng):
+    x = 5.0 * rng.normal(size=(40, 3))
+    fit = fit_outputs(x, -(x**2).sum(axis=1, keepdims=True), rng, is_log_likelihood=True)
+    assert fit.span == np.inf
 
 
 def test_held_out_outputs_are_those_of_a_fit_without_them(rng):

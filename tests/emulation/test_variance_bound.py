@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from pymc_kernel.emulation import fit_outputs, variance_bound
-from pymc_kernel.emulation.outputs import covariance_of, variance_of
+from pymc_kernel.emulation.fitted_outputs import covariance_of, variance_of
 
 
 def value_at(bound, fit, inputs):

@@ -6,6 +6,7 @@ import pytensor.tensor as pt
 from pytensor import wrap_py
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.hoisted import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.priors import ModelPrior
@@ -84,10 +85,10 @@ def add_places(search, positions):
     search.add(positions, [true.read(true.at_one(x, None)[1], x) for x in positions])
 
 
-def searched_at(model, positions):
+def searched_at(model, positions, **kwargs):
     """A search of an emulated model that has learned from some positions (n, d), and proposed the next."""
-    rng = np.random.default_rng(0)
-    search = Search(model, unknown_of(model, rng), 0.05, rng)
+    rng, model = np.random.default_rng(0), with_hoisted(model)
+    search = Search(model, unknown_of(model, rng), 0.05, rng, **kwargs)
     add_places(search, positions)
     search.propose(ModelPrior(model), 4)
     return search

@@ -10,6 +10,7 @@ from pytensor import wrap_py
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.emulation import Round
 from pymc_kernel.plugin.emulation.search import Search
+from tests.plugin.models import searched_at
 
 
 def search_with(rounds, tolerance):
@@ -42,3 +43,61 @@ def test_single_precision_is_refused_by_name():
         pm.Normal("y", wrap_py([pt.fscalar], [pt.fscalar])(np.exp)(rate), observed=0.0)
         with pytest.raises(ValueError, match="rate_log__ have single precision"):
             pk.emulate(model, progressbar=False)
+
+
+LOG_DENSITY = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray((0.5 * x - np.exp(2.0 * x)).sum()))
+
+
+def _a_potential(x):
+    pm.Potential("loglike", LOG_DENSITY(x))
+
+
+def _two_potentials(x):
+    pm.Potential("loglike", LOG_DENSITY(x) + LOG_DENSITY(-x))
+
+
+def _shifted(value, x):
+    return LOG_DENSITY(x) - value**2
+
+
+def _a_custom_distribution(x):
+    pm.CustomDist("y", x, logp=_shifted, signature="(n)->()", observed=1.0)
+
+
+def _half_of_it(x):
+    pm.Potential("loglike", 0.5 * LOG_DENSITY(x))
+
+
+def _normal_errors(x):
+    pm.Normal("y", LOG_DENSITY(x), 1.0, observed=0.3)
+
+
+def _laplace_errors(x):  # whose log density has slope one above the datum, and minus one below
+    pm.Laplace("y", LOG_DENSITY(x), 1.0, observed=100.0)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "expected"),
+    [
+        (_a_potential, True),
+        (_two_potentials, True),
+        (_a_custom_distribution, True),
+        (_half_of_it, False),
+        (_normal_errors, False),
+        (_laplace_errors, False),
+    ],
+)
+def test_a_term_of_the_log_density_is_learned_as_a_log_likelihood(likelihood, expected, rng):
+    with pm.Model() as model:
+        likelihood(pm.Normal("x", 0.0, 2.0, shape=2))
+    search = searched_at(model, rng.uniform(-3.0, 4.0, (40, 2)))
+    assert search.record.is_log_likelihood == [expected]
+    assert (search.fits[0][0][0].span < np.inf) is expected
+
+
+def test_how_far_a_cheap_log_likelihood_is_off_is_no_log_likelihood(rng):
+    with pm.Model() as model:
+        _a_potential(pm.Normal("x", 0.0, 2.0, shape=2))
+    cheap = {model["loglike"].owner.op: lambda x: -(x**2).sum()}
+    search = searched_at(model, rng.uniform(-3.0, 1.0, (20, 2)), coarse=cheap)
+    assert search.record.is_log_likelihood == [False]

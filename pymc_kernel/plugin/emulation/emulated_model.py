@@ -10,7 +10,7 @@ from pymc.model.fgraph import ModelVar
 from pytensor.tensor import TensorVariable
 
 from pymc_kernel.emulation import FittedOutputs, VarianceBound
-from pymc_kernel.emulation.outputs import SMALLEST
+from pymc_kernel.emulation.fitted_outputs import SMALLEST
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.limits import no_limits
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
@@ -43,9 +43,9 @@ class LearnedPart:
         num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
         k, q = num_inputs, num_outputs
         sizes = {
-            "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "low": (k,), "high": (k,),
-            "inverse_length_scale": (k,), "points": (None, k), "weights": (None, q), "coefficients": (num_features, q),
-            "known": (None, k), "is_failed": (None,), "total": (1,),
+            "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "rotation": (k, k), "low": (k,),
+            "high": (k,), "inverse_length_scale": (k,), "points": (None, k), "weights": (None, q),
+            "coefficients": (num_features, q), "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
         self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
         self.limits = pytensor.shared(no_limits((len(part.functions), q)), name=f"{name}_limits")
@@ -113,6 +113,7 @@ class LearnedPart:
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
         of = of_rows(self._shared, self.functions)
         z = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
+        z = z @ of["rotation"] if self.num_functions == 1 else (z[:, :, None] * of["rotation"]).sum(axis=1)
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
         if self._penalty is not None:
             self.loss = self._penalty(z, z * of["inverse_length_scale"])

@@ -16,6 +16,7 @@ from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
+_TERM_STEPS = -1.0, 1.0, 1e3  # of an output, by which the log density changes if that is one of its terms (nats)
 _STEP = 1e-3  # of the reach of outputs, in differences: their error is far above rounding, and far below a third
 
 
@@ -65,6 +66,14 @@ class GivenOutputs:
         """Return whether the density at positions (n, d) is above zero with outputs of parts, one with other rows."""
         asked = zip(rows_of_places, positions, rows, strict=True)
         return np.isfinite([self._with_rows(parts, position, number, own) for parts, position, own in asked])
+
+    def is_log_likelihood(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray, number: int) -> bool:
+        """Return whether the log density at a position (d,) has the one output of each row of a part as a summand."""
+        for b, row in enumerate(rows_of_parts[number]):
+            levels = [self._with_row(rows_of_parts, position, number, b, row + step) for step in (0.0, *_TERM_STEPS)]
+            if not np.allclose(np.array(levels[1:]) - levels[0], _TERM_STEPS, rtol=1e-6, atol=1e-6):
+                return False
+        return True
 
     def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
         """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""

@@ -1,7 +1,6 @@
 """Evaluations of a model so far, and what its parts are learned from."""
 
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 import numpy as np
 from scipy.stats import chi2
@@ -37,6 +36,8 @@ class Record:
         self.evaluated: list[Evaluated] = []
         self.is_chosen: list[bool] = []
         """Of each, whether its place was chosen because it cannot be predicted from others."""
+        self.is_log_likelihood = [False] * len(unknown.parts)
+        """Of each part, whether the log density has its outputs as summands."""
         self._rough: list[dict] = []  # of each, outputs (b, q) of the cheap versions of calls
 
     def __len__(self) -> int:
@@ -91,8 +92,9 @@ class Record:
             learned at the cost of what it does here.
         rng : numpy.random.Generator
         """
-        fits = []
-        for part, margin in zip(self.unknown.parts, margins, strict=True):
+        fits, levels = [], np.where(np.isnan(self.log_densities), -np.inf, self.log_densities)
+        levels -= lowest_like(levels.max(initial=np.finfo(float).min), self.positions.shape[1])
+        for part, margin, is_log_likelihood in zip(self.unknown.parts, margins, self.is_log_likelihood, strict=True):
             inputs, outputs, is_factor = self.values(part)
             has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
             # Of several rows without any value nobody knows which one failed.
@@ -100,18 +102,23 @@ class Record:
             has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
             is_noisy = self.unknown.is_estimate(part)
             every = slice(None, None, 1 if is_noisy else self.unknown.repeats)  # exact values are the same twice
+            level = margin if self.unknown.has_penalty(part) else np.broadcast_to(levels[:, None], margin.shape)
             of_part, known, bounds = [], [], []
             for function in range(part.num_functions):
                 own = part.functions == function
-                of_rows = inputs, outputs, has_values, has_failed, margin
-                x, y, good, bad, own_margin = (v[every][:, own] for v in of_rows)
+                of_rows = inputs, outputs, has_values, has_failed, margin, level
+                x, y, good, bad, own_margin, own_level = (v[every][:, own] for v in of_rows)
                 bad = bad & (not is_noisy)
                 known.append((x[good | bad], bad[good | bad]))
                 good = nearest_rows(good, own_margin, LEARN_ROWS)
                 if good.sum() < x.shape[2] + 2:
                     return None
-                fitted = fit_estimates if is_noisy else partial(fit_outputs, block=self.unknown.block(part))
-                of_part.append(fitted(x[good], y[good], rng))
+                if is_noisy:
+                    of_part.append(fit_estimates(x[good], y[good], rng))
+                else:
+                    near = nearest_rows(good, own_level, 2 * (x.shape[2] + 1))[good]
+                    block = self.unknown.block(part)
+                    of_part.append(fit_outputs(x[good], y[good], rng, block, near, is_log_likelihood))
                 if self.unknown.has_penalty(part):
                     bounds.append(variance_bound(of_part[-1], x[nearest_rows(good, own_margin, BOUND_ROWS)]))
             fits.append((of_part, known, is_factor, bounds))

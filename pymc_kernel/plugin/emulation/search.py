@@ -230,6 +230,8 @@ class Search:
 
     def propose(self, prior, size: int) -> np.ndarray:
         """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
+        if self.draws is None:
+            self._find_log_likelihoods()
         self.margins, self.held_out_errors = self._margins(), None
         fits = self.record.fits(self.margins, self.rng)
         self.challengers.forget()
@@ -284,6 +286,18 @@ class Search:
     def _inputs_at(self, position):
         """Return the inputs (b, k) of each part at a position (d,)."""
         return self.inputs_of_parts(*split_position(self.emulated, position, self.shapes))
+
+    def _find_log_likelihoods(self) -> None:
+        """See which parts are themselves terms of the log density, at the best place."""
+        finite = np.flatnonzero(np.isfinite(self.record.log_densities))
+        if not len(finite):
+            return
+        best = finite[np.argmax(self.record.log_densities[finite])]
+        rows_of_parts = [self.record.values(part)[1][best] for part in self.unknown.parts]
+        for number, (part, rows) in enumerate(zip(self.unknown.parts, rows_of_parts, strict=True)):
+            if rows.shape[1] == 1 and not self.coarse.keys() & set(part.calls):  # a difference is not deep
+                is_term = self.given.is_log_likelihood(rows_of_parts, self.record.positions[best], number)
+                self.record.is_log_likelihood[number] = is_term
 
     def _find_limits(self) -> None:
         """Look for limits of outputs, at the two best places."""

@@ -1,0 +1,154 @@
+"""What was learned of a function with many outputs and few inputs: its values, and how far they may be off.
+
+Imports NumPy, SciPy and the lower floors only.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.scores.value_regression import Hyperparameters
+
+SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
+_STEP = 1e-4  # of scaled inputs, in differences: their error is some 1e-8 of a slope, that by rounding less
+
+
+@dataclass(frozen=True, eq=False)
+class FittedOutputs:
+    """What was learned: outputs(x) = back(K(z, points) @ weights + trend(z) @ coefficients), z the scaled inputs.
+
+    Attributes
+    ----------
+    log_inputs, log_outputs : ndarray of bool (k,), (q,)
+        Which ones are learned by their logarithms. Inputs that are not positive are beyond the range then.
+    center, scale : ndarray (k,)
+        Of the inputs.
+    rotation : ndarray (k, k)
+        Scaled inputs are (inputs - center) / scale @ rotation.
+    low, high : ndarray (k,)
+        Range of the scaled inputs that were learned from, and a quarter of it on each side. What lies beyond has the
+        outputs of the border: a trend that goes on there invents modes.
+    inverse_length_scale : ndarray (k,)
+        Of the scaled inputs.
+    points : ndarray (r, k)
+        Scaled inputs times inverse length scales.
+    weights : ndarray (r, q)
+    coefficients : ndarray (1 + k + k (k + 1) / 2, q)
+        Of the polynomials in the scaled inputs, as :func:`trend_features` has them.
+    hyperparameters : Hyperparameters
+    directions : ndarray (m, q)
+        A root of the covariance of the outputs, or of their logarithms where they are learned by these: its diagonal
+        is that of the squared amplitudes, and outputs that are alike have errors that are.
+    factor, normal : ndarray (r, r)
+        Triangular: of the covariance of the points, and of the normal equations of their coefficients.
+    total : float
+        The sum of each ``block`` consecutive outputs, where it is always the same and all are positive; else zero.
+    reach : ndarray (q,)
+        The amplitude, or the range of what was learned where this is smaller: at a jump the amplitude has no bound.
+        None of estimates.
+    span : float
+        Of a log likelihood: by how much it may lie below the largest value before it is learned on a log scale.
+    """
+
+    log_inputs: np.ndarray
+    log_outputs: np.ndarray
+    center: np.ndarray
+    scale: np.ndarray
+    rotation: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    inverse_length_scale: np.ndarray
+    points: np.ndarray
+    weights: np.ndarray
+    coefficients: np.ndarray
+    hyperparameters: Hyperparameters
+    directions: np.ndarray
+    factor: np.ndarray
+    normal: np.ndarray
+    total: float = 0.0
+    block: int = 1
+    reach: np.ndarray | None = None
+    span: float = np.inf
+
+    def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
+        """Return scaled inputs (n, k), by default within the range that was learned from."""
+        z = (on_scale(inputs, self.log_inputs) - self.center) / self.scale @ self.rotation
+        return np.clip(z, self.low, self.high) if inside else z
+
+    @one_blas_thread
+    def __call__(self, inputs: np.ndarray) -> np.ndarray:
+        """Return the outputs (n, q) at inputs (n, k)."""
+        return self._back(self._mean(self.scaled(inputs)))
+
+    @one_blas_thread
+    def random_at(self, inputs: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
+        """Return a function that draws outputs (n, q) at inputs (n, k) as they may be, by what was learned.
+
+        Each place has errors of its own, those of its outputs are correlated. Beyond the range that was learned from,
+        trend and errors go on.
+        """
+        z = self.scaled(inputs, inside=False)
+        mean, sd, size = self._mean(z), self._relative_sd(z)[:, None], (len(z), len(self.directions))
+        return lambda rng: self._back(mean + sd * (rng.standard_normal(size) @ self.directions))
+
+    def moved(self, outputs: np.ndarray, steps: np.ndarray) -> np.ndarray:
+        """Return outputs (q,) that are off by so many times their reach (q,), on the scale they are learned on."""
+        learned = on_scale(outputs, self.log_outputs) + steps * self.reach
+        return self._back(learned[None])[0]
+
+    def directions_of_change(self, z: np.ndarray) -> np.ndarray:
+        """Return an orthogonal matrix (k, k): directions in which the outputs change, at scaled inputs z (n, k)."""
+        steps = _STEP * np.eye(z.shape[1])
+        amplitude = np.sqrt((self.directions**2).sum(axis=0)) + SMALLEST
+        slopes = np.array([((self._mean(z + h) - self._mean(z - h)) / amplitude).ravel() for h in steps])
+        return np.linalg.svd(slopes, full_matrices=False)[0]
+
+    def _mean(self, z):
+        radial = _gaussian(z * self.inverse_length_scale, self.points) @ self.weights
+        return radial + trend_features(z) @ self.coefficients
+
+    def _back(self, learned):
+        outputs = np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
+        if not self.total:
+            return outputs
+        blocks = outputs.reshape(len(outputs), -1, self.block)
+        return (blocks * (self.total / blocks.sum(axis=2, keepdims=True))).reshape(outputs.shape)
+
+    def _relative_sd(self, z):
+        """Return the posterior standard deviation (n,) of an output of amplitude one."""
+        hyper = self.hyperparameters
+        points = self.points / hyper.inverse_length_scale
+        c = solve_triangular(self.factor, covariance_of(hyper, points, z), lower=True)
+        own = variance_of(hyper, z) - (c**2).sum(axis=0)
+        own += hyper.nugget * (solve_triangular(self.normal, c, trans=1) ** 2).sum(axis=0)
+        return np.sqrt(np.maximum(own, 0.0))
+
+
+def on_scale(values: np.ndarray, by_log: np.ndarray) -> np.ndarray:
+    """Return values (n, k), or their logarithms where ``by_log`` (k,)."""
+    return np.where(by_log, np.log(np.maximum(values, SMALLEST)), values)
+
+
+def _gaussian(a, b):
+    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
+    return np.exp(-0.5 * np.maximum(squared, 0.0))
+
+
+def variance_of(hyper, z):
+    """Return the prior variance (n,) of outputs of amplitude one, without the nugget."""
+    return hyper.radial + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
+
+
+def covariance_of(hyper, a, b):
+    """Return the covariance (n, m) of outputs of amplitude one at scaled inputs, without the nugget."""
+    radial = _gaussian(a * hyper.inverse_length_scale, b * hyper.inverse_length_scale)
+    return hyper.radial * radial + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2
+
+
+def trend_features(z: np.ndarray) -> np.ndarray:
+    """Return 1, z_i and z_i z_j for i <= j, (n, 1 + k + k (k + 1) / 2)."""
+    rows, columns = np.triu_indices(z.shape[1])
+    return np.hstack([np.ones((len(z), 1)), z, z[:, rows] * z[:, columns]])
