@@ -159,12 +159,14 @@ def emulate(
     times the curvature of the log likelihood, in a potential named ``emulation_penalty``. So draws stay where something
     was evaluated, and the black box is learned there: from the rows with which, one by one, the posterior may be, and
     from 200 at least. It goes on beyond the range of each input by a quarter of that; farther out, outputs are those of
-    the border.
+    the border. Directions in which the outputs change take the place of the inputs, where that is likelier: a solver
+    may feel a sum of its inputs, and none by itself.
 
     Data that go into a black box are frozen as they are; emulate again where they change.
 
     Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
-    outputs that are positive may be learned by their logarithms; the marginal likelihood decides. Positive outputs that
+    outputs that are positive may be learned by their logarithms; the marginal likelihood decides. An output that is
+    itself a term of the log density may be learned on a log scale far below its largest value. Positive outputs that
     always have the same sum, such as probabilities, keep it, all together or those of each row of a matrix. Outputs
     stay where the model has a density: it is asked how far rates, probabilities and the like may go. Of all rounds the
     fit with the smallest confirmed distance is returned; the last batch only measures. A gradient of the emulated model
