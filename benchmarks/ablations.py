@@ -25,6 +25,11 @@ evaluations: mixtures and rings of the same drawn posteriors, and normal distrib
 more, the error of the log likelihood of one observation (a standard deviation in nats over exact posterior draws; not
 for those of the community), and seconds of processor time.
 
+``outputs``: what ``pk.emulate`` learns of a black box from given places, half of them draws of the prior, half of a
+posterior twice as wide. Solvers with 40 outputs (sums of exponentials, oscillations, growth; four to six inputs): the
+root mean square error at draws of a normal approximation to the posterior, in units of the noise of the data. Log
+likelihoods: those of the drawn posteriors, an error in nats (a standard deviation).
+
 ``search``: the same posteriors by ``sample_surrogate`` with 50 (d + 2) evaluations at most, and long bends under a flat
 prior: right, silent, error, and how many evaluations were made.
 """
@@ -50,6 +55,7 @@ from benchmarks.sbibm_tasks import TASKS
 from benchmarks.simulated_problems import exact_draws, problem_of
 from benchmarks.targets import linear_regression
 from pymc_kernel import smc, stein
+from pymc_kernel.emulation import fit_outputs
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood import choices, residuals
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap
@@ -549,6 +555,98 @@ def likelihood_rows(first, repetitions, jobs, names=tuple(LIKELIHOOD), groups=tu
                 yield _row(f"likelihood: {name}", f"{group}: {measure}", pairs, measure != "score")
 
 
+# -- outputs of black boxes ------------------------------------------------------------------------------
+
+#: Mechanism -> what stands in place of names of modules when it is off; "config" has other arguments.
+OUTPUTS = {
+    "logarithms": {"emulation.outputs._both": lambda positive: [np.zeros_like(positive)]},
+    "directions of change": {
+        "emulation.fitted_outputs.FittedOutputs.directions_of_change": lambda self, z: np.eye(z.shape[1])
+    },
+    "directions at near rows": {"config": {"near": None}},
+    "depths on a log scale": {"config": {"is_log_likelihood": False}},
+}
+_TIMES = np.linspace(0.2, 8.0, 40)
+_PLACES_A_COEFFICIENT = 1.5  # of a quadratic function
+
+
+def _exponentials(x):
+    first, second, early, late = np.exp(x.T[:, :, None])
+    return early * np.exp(-first * _TIMES) + late * np.exp(-0.2 * second * _TIMES)
+
+
+def _oscillation(x):
+    rate, damping, size, start, delay = x.T[:, :, None]
+    inner = np.exp(0.5 * rate) * (_TIMES - delay)
+    return np.exp(size - 0.1 * np.exp(damping) * _TIMES) * np.cos(inner + start)
+
+
+def _growth(x):
+    rate, limit, begin, loss, other, ratio = np.exp(0.5 * x.T[:, :, None])
+    grown = limit / (1.0 + 9.0 * begin * np.exp(-rate * _TIMES))
+    return grown * np.exp(-0.1 * loss * _TIMES) + 0.3 * other * np.exp(-ratio * _TIMES)
+
+
+SOLVERS = {_exponentials: 4, _oscillation: 5, _growth: 6}
+
+
+def _of_solver(solver, seed):
+    """Return the solver, draws of a standard normal prior, and of a normal approximation to a posterior and its log."""
+    rng, k = np.random.default_rng([seed, SOLVERS[solver]]), SOLVERS[solver]
+    true, steps = 0.7 * rng.standard_normal(k), 1e-4 * np.eye(k)
+    slopes = np.array([(solver((true + h)[None]) - solver((true - h)[None]))[0] / 2e-4 for h in steps])
+    noise = rng.uniform(0.02, 0.2) * solver(true[None]).std()
+    precision = slopes @ slopes.T / noise**2 + np.eye(k)
+    factor = np.linalg.inv(np.linalg.cholesky(precision)).T
+    near = true + rng.standard_normal((2000, k)) @ factor.T
+    return (lambda x: solver(x) / noise), rng.standard_normal((2000, k)), near
+
+
+def _of_posterior(family, seed):
+    """Return the log likelihood of a drawn posterior, draws of its prior, and of itself."""
+    posterior, rng = drawn(family, seed), np.random.default_rng(seed)
+    model = posterior.make()
+    evaluate = compile_particle_density(model, "ablation", None)
+    prior = ModelPrior(model).draw(rng, 2000)
+    return (lambda x: evaluate(x)[1][:, None]), prior, rng.permutation(posterior.exact["x"])[:2000]
+
+
+def outputs_outcome(problem, seed, names):
+    """Return log errors with all mechanisms, then without each, (names + 1,)."""
+    is_solver = problem in SOLVERS
+    function, prior, exact = (_of_solver if is_solver else _of_posterior)(problem, seed)
+    k = exact.shape[1]
+    half = int(_PLACES_A_COEFFICIENT * (k + 1) * (k + 2) / 4) + k + 2
+    center = exact.mean(axis=0)
+    places = np.concatenate([prior[:half], center + 2.0 * (exact[:half] - center)])
+    values, true = function(places), function(exact[half:])
+    if not is_solver:  # a place at which it is zero, as beyond a wall, is none to learn from
+        places, values = places[is_finite := np.isfinite(values[:, 0])], values[is_finite]
+    near = np.arange(len(places)) >= len(places) - half if is_solver else values[:, 0] >= np.sort(values[:, 0])[-half]
+    found = []
+    for patches in ({}, *(OUTPUTS[name] for name in names)):
+        config = {"near": near, "is_log_likelihood": not is_solver} | patches.get("config", {})
+        with _without(patches):
+            fit = fit_outputs(places, values, np.random.default_rng(seed), **config)
+        error = fit(exact[half:]) - true
+        found.append(np.log(np.sqrt(np.mean(error**2)) if is_solver else error.std()))
+    return np.array(found)
+
+
+def outputs_rows(first, repetitions, jobs):
+    """Yield rows of outputs of black boxes."""
+    families = tuple(f for f in SHAPES if f != "wall")
+    groups = {"solvers": tuple(SOLVERS), "log likelihoods, curved": tuple(f for f in families if f in CURVED)}
+    groups["log likelihoods, others"] = tuple(f for f in families if f not in CURVED)
+    for group, problems in groups.items():
+        names = [n for n in OUTPUTS if (n != "depths on a log scale" or group != "solvers")]
+        names = [n for n in names if n != "logarithms" or group == "solvers"]
+        asked = [(problem, seed, names) for seed in range(first, first + repetitions) for problem in problems]
+        found = np.array(list(harness.results(outputs_outcome, asked, jobs)))
+        for m, name in enumerate(names):
+            yield _row(f"outputs: {name}", f"{group}: error", found[:, [0, m + 1]], are_logs=True)
+
+
 # -- few evaluations -------------------------------------------------------------------------------------
 
 _START = learned_posterior._Start
@@ -652,6 +750,11 @@ PARTS = {
         [f"likelihood: {name}" for name in LIKELIHOOD],
         [f"{group}: {measure}" for group, own in _LEARNED_OF.items() for measure in own],
         likelihood_rows,
+    ),
+    "outputs": (
+        [f"outputs: {name}" for name in OUTPUTS],
+        [f"{group}: error" for group in ("solvers", "log likelihoods, curved", "log likelihoods, others")],
+        outputs_rows,
     ),
     "evidence": (
         [f"evidence: {name}" for name in PARTICLES[moves.Walk]],
