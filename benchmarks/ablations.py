@@ -25,7 +25,7 @@ evaluations: mixtures and rings of the same drawn posteriors, and normal distrib
 more, the error of the log likelihood of one observation (a standard deviation in nats over exact posterior draws; not
 for those of the community), and seconds of processor time.
 
-``outputs``: what ``pk.emulate`` learns of a black box from given places, half of them draws of the prior, half of a
+``outputs``: what ``pk.emulate`` learns of a black box from given places, most of them draws of the prior, others of a
 posterior twice as wide. Solvers with 40 outputs (sums of exponentials, oscillations, growth; four to six inputs): the
 root mean square error at draws of a normal approximation to the posterior, in units of the noise of the data. Log
 likelihoods: those of the drawn posteriors, an error in nats (a standard deviation).
@@ -44,6 +44,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 from scipy import stats
+from scipy.special import expit
 
 import pymc_kernel as pk
 from benchmarks import harness, measures, zoo
@@ -568,6 +569,7 @@ OUTPUTS = {
 }
 _TIMES = np.linspace(0.2, 8.0, 40)
 _PLACES_A_COEFFICIENT = 1.5  # of a quadratic function
+_NEAR = 0.25  # of the places, as in a search that has found the posterior
 
 
 def _exponentials(x):
@@ -590,6 +592,14 @@ def _growth(x):
 SOLVERS = {_exponentials: 4, _oscillation: 5, _growth: 6}
 
 
+OUTPUT_GROUPS = {
+    "solvers": tuple(SOLVERS),
+    "log likelihoods, curved": tuple(f for f in SHAPES if f in CURVED),
+    "log likelihoods, others": tuple(f for f in SHAPES if f not in (*CURVED, "wall")),
+    "log likelihoods, regression": (6, 8, 10),  # dimensions
+}
+
+
 def _of_solver(solver, seed):
     """Return the solver, draws of a standard normal prior, and of a normal approximation to a posterior and its log."""
     rng, k = np.random.default_rng([seed, SOLVERS[solver]]), SOLVERS[solver]
@@ -600,6 +610,29 @@ def _of_solver(solver, seed):
     factor = np.linalg.inv(np.linalg.cholesky(precision)).T
     near = true + rng.standard_normal((2000, k)) @ factor.T
     return (lambda x: solver(x) / noise), rng.standard_normal((2000, k)), near
+
+
+def _of_regression(num_dims, seed):
+    """Return the same of a logistic regression with correlated covariates, by a normal approximation."""
+    rng = np.random.default_rng([seed, num_dims])
+    design = rng.standard_normal((20 * num_dims, num_dims)) @ (np.eye(num_dims) + 0.5)
+    signs = np.where(rng.random(len(design)) < expit(design @ rng.standard_normal(num_dims)), 1.0, -1.0)
+    signed = signs[:, None] * design
+
+    def log_likelihood(x):
+        return -np.logaddexp(0.0, -x @ signed.T).sum(axis=1, keepdims=True)
+
+    mode, precision = np.zeros(num_dims), np.eye(num_dims)
+    for _ in range(30):  # Newton's method
+        share = expit(-signed @ mode)
+        precision = signed.T @ (signed * (share * (1.0 - share))[:, None]) + np.eye(num_dims) / 9.0
+        mode = mode + np.linalg.solve(precision, signed.T @ share - mode / 9.0)
+    factor = np.linalg.inv(np.linalg.cholesky(precision)).T
+    return (
+        log_likelihood,
+        3.0 * rng.standard_normal((2000, num_dims)),
+        mode + rng.standard_normal((2000, num_dims)) @ factor.T,
+    )
 
 
 def _of_posterior(family, seed):
@@ -614,31 +647,33 @@ def _of_posterior(family, seed):
 def outputs_outcome(problem, seed, names):
     """Return log errors with all mechanisms, then without each, (names + 1,)."""
     is_solver = problem in SOLVERS
-    function, prior, exact = (_of_solver if is_solver else _of_posterior)(problem, seed)
+    make = _of_solver if is_solver else (_of_posterior if problem in SHAPES else _of_regression)
+    function, prior, exact = make(problem, seed)
     k = exact.shape[1]
-    half = int(_PLACES_A_COEFFICIENT * (k + 1) * (k + 2) / 4) + k + 2
+    num_near = k + 2 + int(_PLACES_A_COEFFICIENT * _NEAR * (k + 1) * (k + 2) / 2)
     center = exact.mean(axis=0)
-    places = np.concatenate([prior[:half], center + 2.0 * (exact[:half] - center)])
-    values, true = function(places), function(exact[half:])
+    places = np.concatenate([prior[: int(num_near / _NEAR)], center + 2.0 * (exact[:num_near] - center)])
+    values, true = function(places), function(exact[num_near:])
     if not is_solver:  # a place at which it is zero, as beyond a wall, is none to learn from
         places, values = places[is_finite := np.isfinite(values[:, 0])], values[is_finite]
-    near = np.arange(len(places)) >= len(places) - half if is_solver else values[:, 0] >= np.sort(values[:, 0])[-half]
+    near = (
+        np.arange(len(places)) >= len(places) - num_near
+        if is_solver
+        else values[:, 0] >= np.sort(values[:, 0])[-num_near]
+    )
     found = []
     for patches in ({}, *(OUTPUTS[name] for name in names)):
         config = {"near": near, "is_log_likelihood": not is_solver} | patches.get("config", {})
         with _without(patches):
             fit = fit_outputs(places, values, np.random.default_rng(seed), **config)
-        error = fit(exact[half:]) - true
+        error = fit(exact[num_near:]) - true
         found.append(np.log(np.sqrt(np.mean(error**2)) if is_solver else error.std()))
     return np.array(found)
 
 
 def outputs_rows(first, repetitions, jobs):
     """Yield rows of outputs of black boxes."""
-    families = tuple(f for f in SHAPES if f != "wall")
-    groups = {"solvers": tuple(SOLVERS), "log likelihoods, curved": tuple(f for f in families if f in CURVED)}
-    groups["log likelihoods, others"] = tuple(f for f in families if f not in CURVED)
-    for group, problems in groups.items():
+    for group, problems in OUTPUT_GROUPS.items():
         names = [n for n in OUTPUTS if (n != "depths on a log scale" or group != "solvers")]
         names = [n for n in names if n != "logarithms" or group == "solvers"]
         asked = [(problem, seed, names) for seed in range(first, first + repetitions) for problem in problems]
@@ -753,7 +788,7 @@ PARTS = {
     ),
     "outputs": (
         [f"outputs: {name}" for name in OUTPUTS],
-        [f"{group}: error" for group in ("solvers", "log likelihoods, curved", "log likelihoods, others")],
+        [f"{group}: error" for group in OUTPUT_GROUPS],
         outputs_rows,
     ),
     "evidence": (
