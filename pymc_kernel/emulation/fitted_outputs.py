@@ -75,8 +75,8 @@ class FittedOutputs:
 
     def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
         """Return scaled inputs (n, k), by default within the range that was learned from."""
-        z = (on_scale(inputs, self.log_inputs) - self.center) / self.scale @ self.rotation
-        return np.clip(z, self.low, self.high) if inside else z
+        z = (on_scale(inputs, self.log_inputs) - self.center) / self.scale
+        return (np.clip(z, self.low, self.high) if inside else z) @ self.rotation
 
     @one_blas_thread
     def __call__(self, inputs: np.ndarray) -> np.ndarray:

@@ -203,7 +203,7 @@ def _fitted(way, sums):
     directions = np.linalg.qr(np.concatenate([inner, misfit]) / np.sqrt(n), mode="r")
     amplitude = np.sqrt((directions**2).sum(axis=0))
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
-    borders, z = borders_of(z), z[pivots]
+    borders, z = borders_of(z @ place[2].T), z[pivots]
     coefficients = trend_of(hyper, z, weights)
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
