@@ -558,13 +558,12 @@ def likelihood_rows(first, repetitions, jobs, names=tuple(LIKELIHOOD), groups=tu
 
 # -- outputs of black boxes ------------------------------------------------------------------------------
 
+ALL = slice(None)
 #: Mechanism -> what stands in place of names of modules when it is off; "config" has other arguments.
 OUTPUTS = {
     "logarithms": {"emulation.outputs._both": lambda positive: [np.zeros_like(positive)]},
-    "directions of change": {
-        "emulation.fitted_outputs.FittedOutputs.directions_of_change": lambda self, z: np.eye(z.shape[1])
-    },
-    "directions at near rows": {"config": {"near": None}},
+    "directions of change": {"config": {"near": None}},
+    "directions at near rows": {"config": {"near": ALL}},
     "depths on a log scale": {"config": {"is_log_likelihood": False}},
 }
 _TIMES = np.linspace(0.2, 8.0, 40)

@@ -26,11 +26,11 @@ class FittedOutputs:
         Which ones are learned by their logarithms. Inputs that are not positive are beyond the range then.
     center, scale : ndarray (k,)
         Of the inputs.
+    low, high : ndarray (k,)
+        Range of (inputs - center) / scale that was learned from, and a quarter of it on each side. What lies beyond has
+        the outputs of the border: a trend that goes on there invents modes.
     rotation : ndarray (k, k)
         Scaled inputs are (inputs - center) / scale @ rotation.
-    low, high : ndarray (k,)
-        Range of the scaled inputs that were learned from, and a quarter of it on each side. What lies beyond has the
-        outputs of the border: a trend that goes on there invents modes.
     inverse_length_scale : ndarray (k,)
         Of the scaled inputs.
     points : ndarray (r, k)

@@ -62,8 +62,8 @@ def fit_outputs(
     Which of the positive inputs and outputs are learned by their logarithms is chosen by the marginal likelihood: none,
     all inputs, all outputs, or both. Positive outputs with the same sum at all inputs are always learned by them.
 
-    So is whether each input has a length scale, or each direction in which the outputs change: these are eigenvectors
-    of the mean outer product of slopes (active subspaces, Constantine 2015).
+    So is, with ``near``, whether length scales are those of inputs or of the directions in which the outputs change:
+    eigenvectors of the mean outer product of slopes (active subspaces, Constantine 2015).
 
     Parameters
     ----------
@@ -75,7 +75,8 @@ def fit_outputs(
     block : int, optional
         So many consecutive outputs may be those that always have the same sum, as in rows of a matrix; all by default.
     near : ndarray of bool (n,), optional
-        Rows by whose slopes the directions are chosen: those where the outputs matter. All by default.
+        Rows by whose slopes directions are chosen: those where the outputs matter. Length scales are those of the
+        inputs without.
     is_log_likelihood : bool
         Whether the one output is a log likelihood, whose differences hardly matter far below its largest value: there
         it may be learned, and is returned, on a log scale.
@@ -100,9 +101,9 @@ def fit_outputs(
     ]
     best = min(along_axes, key=lambda way: way.loss)
     fit = _fitted(best, (total, block))
-    if k == 1:
+    if near is None or k == 1:
         return fit
-    directions = fit.directions_of_change(best.z if near is None else best.z[near])
+    directions = fit.directions_of_change(best.z[near])
     along_change = _way(inputs, outputs, rows, best.scales, directions, best.span)
     return _fitted(along_change, (total, block)) if along_change.loss < best.loss else fit
 

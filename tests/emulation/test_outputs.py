@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.emulation import FittedOutputs, fit_outputs
+from pymc_kernel.emulation import fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression
@@ -71,10 +71,9 @@ def test_a_quadratic_is_exact_and_ends_a_quarter_of_the_range_beyond_the_points(
         return (1.0 + x @ [1.0, -2.0, 0.5] + x[:, 0] * x[:, 2] - x[:, 1] ** 2)[:, None]
 
     fit = fit_outputs(x, quadratic(x), rng)
-    new, z = 3.0 * rng.normal(size=(50, 3)), fit.scaled(x, inside=False)
-    margin = 0.25 * np.ptp(z, axis=0)
-    ends = np.clip(fit.scaled(new, inside=False), z.min(axis=0) - margin, z.max(axis=0) + margin)
-    expected = quadratic(ends @ fit.rotation.T * fit.scale + fit.center)
+    new = 3.0 * rng.normal(size=(50, 3))
+    margin = 0.25 * np.ptp(x, axis=0)
+    expected = quadratic(np.clip(new, x.min(axis=0) - margin, x.max(axis=0) + margin))
     np.testing.assert_allclose(fit(new), expected, atol=0.02)
 
 
@@ -86,16 +85,10 @@ def waves(x):
     return np.stack([np.sin(x @ SUM), np.cos(x @ SUM)], axis=1)
 
 
-def along_axes(*args, **kwargs):
-    """What is learned where each input keeps its own length scale."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(FittedOutputs, "directions_of_change", lambda _, z: np.eye(z.shape[1]))
-        return fit_outputs(*args, **kwargs)
-
-
 def test_what_changes_in_one_direction_is_learned_along_it(rng):
     x, new = rng.normal(size=(60, 6)), 0.5 * rng.normal(size=(200, 6))
-    fit, axes = (make(x, waves(x), np.random.default_rng(1)) for make in (fit_outputs, along_axes))
+    near = np.full(60, True)
+    fit, axes = (fit_outputs(x, waves(x), np.random.default_rng(1), near=n) for n in (near, None))
     along = SUM * x.std(axis=0)
     assert abs(fit.rotation[:, 0] @ along) > 0.95 * np.linalg.norm(along)
     assert np.abs(fit(new) - waves(new)).mean() < 0.2 * np.abs(axes(new) - waves(new)).mean()
@@ -103,13 +96,14 @@ def test_what_changes_in_one_direction_is_learned_along_it(rng):
     np.testing.assert_allclose(fit.scaled(x, inside=False), (x - fit.center) / fit.scale @ fit.rotation)
     held_out = held_out_outputs(fit, x, waves(x), np.arange(60) % 10)
     assert np.abs(held_out - waves(x)).mean() < 0.2  # the outermost are far from all others
-    assert np.array_equal(fit_outputs(x[:, :1], waves(x), rng).rotation, [[1.0]])
+    assert np.array_equal(axes.rotation, np.eye(6))
+    assert np.array_equal(fit_outputs(x[:, :1], waves(x), rng, near=near).rotation, [[1.0]])
 
 
 def test_directions_are_chosen_where_the_outputs_matter(rng):
     x = rng.normal(size=(60, 6))
     near = np.arange(60) < 14
-    fit, axes = (make(x, waves(x), np.random.default_rng(1), near=near) for make in (fit_outputs, along_axes))
+    fit, axes = (fit_outputs(x, waves(x), np.random.default_rng(1), near=n) for n in (near, None))
     np.testing.assert_allclose(fit.rotation, axes.directions_of_change(axes.scaled(x[near], inside=False)))
 
 
@@ -158,10 +152,11 @@ def test_held_out_outputs_are_those_of_a_fit_without_them(rng):
     values = np.stack([np.sin(3.0 * x[:, 0]), x[:, 0] * x[:, 1] - 3.0], axis=1) + 0.03 * rng.normal(size=(24, 2))
     fit = fit_outputs(x, values, rng)
     held_out = held_out_outputs(fit, x, values, folds)
-    z, left = fit.scaled(x), folds == 1
-    margin = 0.25 * np.ptp(z[~left], axis=0)
-    inside = np.clip(z[left], z[~left].min(axis=0) - margin, z[~left].max(axis=0) + margin)
-    expected = slow_emulation.posterior_mean(z[~left], values[~left], inside, fit.hyperparameters)
+    left, margin = folds == 1, 0.25 * np.ptp(x[folds != 1], axis=0)
+    inside = np.clip(x[left], x[~left].min(axis=0) - margin, x[~left].max(axis=0) + margin)
+    expected = slow_emulation.posterior_mean(
+        fit.scaled(x[~left]), values[~left], fit.scaled(inside, inside=False), fit.hyperparameters
+    )
     np.testing.assert_allclose(held_out[left], expected, rtol=1e-5, atol=1e-5)
 
 

@@ -159,8 +159,8 @@ def emulate(
     times the curvature of the log likelihood, in a potential named ``emulation_penalty``. So draws stay where something
     was evaluated, and the black box is learned there: from the rows with which, one by one, the posterior may be, and
     from 200 at least. It goes on beyond the range of each input by a quarter of that; farther out, outputs are those of
-    the border. Directions in which the outputs change take the place of the inputs, where that is likelier: a solver
-    may feel a sum of its inputs, and none by itself.
+    the border. Where it has one row, directions in which the outputs change take the place of the inputs, if that is
+    likelier: a solver may feel a sum of its inputs, and none by itself.
 
     Data that go into a black box are frozen as they are; emulate again where they change.
 

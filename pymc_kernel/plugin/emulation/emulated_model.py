@@ -113,11 +113,12 @@ class LearnedPart:
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
         of = of_rows(self._shared, self.functions)
         axes = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
-        z = self._rotated(axes, of)
+        rotation = of["rotation"] if self.num_functions == 1 else np.eye(inputs.type.shape[1])  # several have none
+        z = axes @ rotation
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
         if self._penalty is not None:
             self.loss = self._penalty(z, z * of["inverse_length_scale"])
-        z = self._rotated(pt.clip(axes, of["low"], of["high"]), of)
+        z = pt.clip(axes, of["low"], of["high"]) @ rotation
         s, points = z * of["inverse_length_scale"], of["points"]
         rows, columns = np.triu_indices(inputs.type.shape[1])
         features = pt.concatenate([pt.ones((z.shape[0], 1)), z, z[:, rows] * z[:, columns]], axis=1)
@@ -134,11 +135,6 @@ class LearnedPart:
         sums = pt.switch(has_total, pt.repeat(blocks, self._block, axis=1), 1.0)
         outputs = pt.switch(has_total, outputs * of["total"] / sums, outputs)
         return pt.switch(is_failed[:, None], np.nan, outputs)
-
-    def _rotated(self, axes, of):
-        """Return rows (b, k) along the directions of their functions."""
-        rotation = of["rotation"]
-        return axes @ rotation if self.num_functions == 1 else (axes[:, :, None] * rotation).sum(axis=1)
 
     def _is_next_to_failed(self, s, of):
         """Return for each row (b, k) whether the nearest of the known places is one at which the function failed."""

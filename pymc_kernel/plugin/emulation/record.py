@@ -92,8 +92,7 @@ class Record:
             learned at the cost of what it does here.
         rng : numpy.random.Generator
         """
-        fits, levels = [], np.where(np.isnan(self.log_densities), -np.inf, self.log_densities)
-        levels -= lowest_like(levels.max(initial=np.finfo(float).min), self.positions.shape[1])
+        fits = []
         for part, margin, is_log_likelihood in zip(self.unknown.parts, margins, self.is_log_likelihood, strict=True):
             inputs, outputs, is_factor = self.values(part)
             has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
@@ -102,12 +101,11 @@ class Record:
             has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
             is_noisy = self.unknown.is_estimate(part)
             every = slice(None, None, 1 if is_noisy else self.unknown.repeats)  # exact values are the same twice
-            level = margin if self.unknown.has_penalty(part) else np.broadcast_to(levels[:, None], margin.shape)
             of_part, known, bounds = [], [], []
             for function in range(part.num_functions):
                 own = part.functions == function
-                of_rows = inputs, outputs, has_values, has_failed, margin, level
-                x, y, good, bad, own_margin, own_level = (v[every][:, own] for v in of_rows)
+                of_rows = inputs, outputs, has_values, has_failed, margin
+                x, y, good, bad, own_margin = (v[every][:, own] for v in of_rows)
                 bad = bad & (not is_noisy)
                 known.append((x[good | bad], bad[good | bad]))
                 good = nearest_rows(good, own_margin, LEARN_ROWS)
@@ -116,13 +114,20 @@ class Record:
                 if is_noisy:
                     of_part.append(fit_estimates(x[good], y[good], rng))
                 else:
-                    near = nearest_rows(good, own_level, 2 * (x.shape[2] + 1))[good]
+                    near = self._near()[every][good[:, 0]] if len(part.functions) == 1 else None
                     block = self.unknown.block(part)
                     of_part.append(fit_outputs(x[good], y[good], rng, block, near, is_log_likelihood))
                 if self.unknown.has_penalty(part):
                     bounds.append(variance_bound(of_part[-1], x[nearest_rows(good, own_margin, BOUND_ROWS)]))
             fits.append((of_part, known, is_factor, bounds))
         return fits
+
+    def _near(self):
+        """Return which evaluations (n,) are where the posterior may be, and next ones: enough to tell directions by."""
+        levels, (count, num_coordinates) = self.log_densities, self.positions.shape
+        levels = np.where(np.isfinite(levels), levels, np.finfo(float).min)
+        least = lowest_like(levels.max(), num_coordinates)
+        return nearest_rows(np.full(count, True), levels - least, 2 * (num_coordinates + 1))
 
     def held_out(self, margins: Sequence[np.ndarray], fits) -> list[np.ndarray]:
         """Return the outputs (n, b, q) of each part at all places, by what ``fits`` learn from other places.
