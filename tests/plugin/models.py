@@ -85,10 +85,17 @@ def add_places(search, positions):
     search.add(positions, [true.read(true.at_one(x, None)[1], x) for x in positions])
 
 
-def searched_at(model, positions, **kwargs):
-    """A search of an emulated model that has learned from some positions (n, d), and proposed the next."""
+def learned_at(model, positions, **kwargs):
+    """A search of an emulated model that has learned from some positions (n, d)."""
     rng, model = np.random.default_rng(0), with_hoisted(model)
     search = Search(model, unknown_of(model, rng), 0.05, rng, **kwargs)
     add_places(search, positions)
-    search.propose(ModelPrior(model), 4)
+    assert search.learn()
+    return search
+
+
+def searched_at(model, positions):
+    """The same, and it has proposed the next."""
+    search = learned_at(model, positions)
+    search.propose(ModelPrior(search.model), 4)
     return search

@@ -17,7 +17,7 @@ from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from tests.plugin.models import searched_at
+from tests.plugin.models import learned_at
 
 # PyMC's own NUTS takes tens of thousands of gradients.
 machine_code = pytest.mark.machine_code
@@ -301,7 +301,7 @@ def test_a_matrix_of_probabilities_has_a_density():
         rates = pm.Exponential("rates", 1.0, shape=2)
         pm.Multinomial("y", 20, occupied(rates), observed=[[8, 7, 5], [12, 6, 2], [19, 1, 0]])
     rng = np.random.default_rng(0)
-    search = searched_at(model, rng.normal(size=(12, 2)))
+    search = learned_at(model, rng.normal(size=(12, 2)))
     assert np.isfinite([search.chains.log_density(x) for x in rng.normal(size=(50, 2))]).all()
 
 

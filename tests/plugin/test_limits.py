@@ -11,7 +11,7 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.limits import limits_of
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.model.priors import ModelPrior
-from tests.plugin.models import add_places, searched_at
+from tests.plugin.models import add_places, learned_at
 
 KNOWN = np.array([[[0.2, 3.0]], [[0.9, 7.0]], [[0.3, 4.0]]])
 
@@ -82,7 +82,7 @@ def logistic_model():
 
 
 def test_learned_probabilities_have_a_density_everywhere(short_blocks):
-    search = searched_at(logistic_model(), np.linspace(-4.0, 4.0, 7)[:, None])
+    search = learned_at(logistic_model(), np.linspace(-4.0, 4.0, 7)[:, None])
     places = np.linspace(-6.0, 6.0, 50)[:, None]
     assert np.isfinite([search.chains.log_density(x) for x in places]).all()
     versions = [search.given.versions(x, search._inputs_at(x), search.fits, 20, search.rng) for x in places]
@@ -93,7 +93,7 @@ def test_learned_probabilities_have_a_density_everywhere(short_blocks):
 
 def test_chains_begin_where_the_emulated_model_has_a_density(short_blocks, monkeypatch):
     monkeypatch.setattr(Search, "_find_limits", lambda self: None)
-    search = searched_at(logistic_model(), np.linspace(-4.0, 4.0, 7)[:, None])
+    search = learned_at(logistic_model(), np.linspace(-4.0, 4.0, 7)[:, None])
     has_density = np.isfinite([search.chains.log_density(x) for x in search.record.best_places(7)])
     assert not has_density[:4].all(), "else this shows nothing"
     assert np.isfinite([search.chains.log_density(x) for x in search._best_places()]).all()

@@ -10,7 +10,7 @@ from pytensor import wrap_py
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.emulation import Round
 from pymc_kernel.plugin.emulation.search import Search
-from tests.plugin.models import searched_at
+from tests.plugin.models import learned_at
 
 
 def search_with(rounds, tolerance):
@@ -90,7 +90,7 @@ def _laplace_errors(x):  # whose log density has slope one above the datum, and 
 def test_a_term_of_the_log_density_is_learned_as_a_log_likelihood(likelihood, expected, rng):
     with pm.Model() as model:
         likelihood(pm.Normal("x", 0.0, 2.0, shape=2))
-    search = searched_at(model, rng.uniform(-3.0, 4.0, (40, 2)))
+    search = learned_at(model, rng.uniform(-3.0, 4.0, (40, 2)))
     assert search.record.is_log_likelihood == [expected]
     assert (search.fits[0][0][0].span < np.inf) is expected
 
@@ -99,5 +99,34 @@ def test_how_far_a_cheap_log_likelihood_is_off_is_no_log_likelihood(rng):
     with pm.Model() as model:
         _a_potential(pm.Normal("x", 0.0, 2.0, shape=2))
     cheap = {model["loglike"].owner.op: lambda x: -(x**2).sum()}
-    search = searched_at(model, rng.uniform(-3.0, 1.0, (20, 2)), coarse=cheap)
+    search = learned_at(model, rng.uniform(-3.0, 1.0, (20, 2)), coarse=cheap)
     assert search.record.is_log_likelihood == [False]
+
+
+SUM = np.array([1.0, -0.7, 0.9])
+
+
+@wrap_py([pt.dvector], [pt.dvector])
+def waves(x):
+    return np.array([np.sin(x @ SUM), np.cos(x @ SUM)])
+
+
+def test_a_box_with_one_row_is_learned_along_the_directions_in_which_it_changes(rng):
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 1.0, shape=3)
+        pm.Normal("y", waves(x), 0.1, observed=[0.3, 0.9])
+    search = learned_at(model, places := rng.standard_normal((40, 3)))
+    fit = search.fits[0][0][0]
+    along = SUM * fit.scale
+    assert abs(fit.rotation[:, 0] @ along) > 0.9 * np.linalg.norm(along)
+    density, new = model.compile_logp(), np.concatenate([places[:5], 0.5 * rng.standard_normal((20, 3))])
+    learned = [search.chains.log_density(x) for x in new]
+    np.testing.assert_allclose(learned, [density({"x": x}) for x in new], atol=2.0)
+
+
+def test_several_rows_are_learned_along_their_inputs(rng):
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 1.0, shape=(2, 3))
+        pm.Normal("y", pt.stack([waves(x[0]), waves(x[1])]), 0.3, observed=np.full((2, 2), 0.5))
+    search = learned_at(model, rng.standard_normal((30, 6)))
+    assert np.array_equal(search.fits[0][0][0].rotation, np.eye(3))

@@ -228,19 +228,25 @@ class Search:
         """Whether most draws of the emulated model have no place in the posterior, by the last round."""
         return not self.rounds or self.rounds[-1].distance > _POOR
 
-    def propose(self, prior, size: int) -> np.ndarray:
-        """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
+    def learn(self) -> bool:
+        """Learn from all evaluations so far; return whether there are enough of them."""
         if self.draws is None:
             self._find_log_likelihoods()
         self.margins, self.held_out_errors = self._margins(), None
         fits = self.record.fits(self.margins, self.rng)
-        self.challengers.forget()
         if fits is None:
-            return prior.draw(self.rng, size)
+            return False
         if self.draws is None:
             self._find_limits()
         self.fits = [(*fit, c) for fit, c in zip(fits, self._curvatures(fits), strict=True)]
         self._renew(self.fits)
+        return True
+
+    def propose(self, prior, size: int) -> np.ndarray:
+        """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
+        self.challengers.forget()
+        if not self.learn():
+            return prior.draw(self.rng, size)
         with interrupts_wait.not_here():
             best = self._best_places()
             self.lacks_density = not len(best)
