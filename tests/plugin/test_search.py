@@ -106,9 +106,11 @@ def test_how_far_a_cheap_log_likelihood_is_off_is_no_log_likelihood(rng):
 SUM = np.array([1.0, -0.7, 0.9])
 
 
-@wrap_py([pt.dvector], [pt.dvector])
-def waves(x):
+def of_a_sum(x):
     return np.array([np.sin(x @ SUM), np.cos(x @ SUM)])
+
+
+waves = wrap_py([pt.dvector], [pt.dvector])(of_a_sum)
 
 
 def test_a_box_with_one_row_is_learned_along_the_directions_in_which_it_changes(rng):
@@ -122,6 +124,18 @@ def test_a_box_with_one_row_is_learned_along_the_directions_in_which_it_changes(
     density, new = model.compile_logp(), np.concatenate([places[:5], 0.5 * rng.standard_normal((20, 3))])
     learned = [search.chains.log_density(x) for x in new]
     np.testing.assert_allclose(learned, [density({"x": x}) for x in new], atol=2.0)
+
+
+def test_directions_tell_what_is_next_to_a_failure(rng):
+    fails = wrap_py([pt.dvector], [pt.dvector])(lambda x: of_a_sum(x) if x @ SUM < 1.0 else np.full(2, np.nan))
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 1.0, shape=3)
+        pm.Normal("y", fails(x), 0.1, observed=[0.3, 0.9])
+    places = rng.standard_normal((60, 3))
+    search = learned_at(model, places)
+    assert not np.allclose(search.fits[0][0][0].rotation, np.eye(3))
+    has_density = np.isfinite([search.chains.log_density(x) for x in places])
+    np.testing.assert_array_equal(has_density, places @ SUM < 1.0)
 
 
 def test_several_rows_are_learned_along_their_inputs(rng):
