@@ -569,6 +569,7 @@ OUTPUTS = {
 _TIMES = np.linspace(0.2, 8.0, 40)
 _PLACES_A_COEFFICIENT = 1.5  # of a quadratic function
 _NEAR = 0.25  # of the places, as in a search that has found the posterior
+_NUM_DRAWN = 2000  # of a prior, and of a posterior: an error is known within some hundredths
 
 
 def _exponentials(x):
@@ -589,8 +590,6 @@ def _growth(x):
 
 
 SOLVERS = {_exponentials: 4, _oscillation: 5, _growth: 6}
-
-
 OUTPUT_GROUPS = {
     "solvers": tuple(SOLVERS),
     "log likelihoods, curved": tuple(f for f in SHAPES if f in CURVED),
@@ -599,16 +598,20 @@ OUTPUT_GROUPS = {
 }
 
 
+def _normal_draws(rng, mean, precision):
+    """Return draws of a normal distribution with this mean (k,) and precision (k, k)."""
+    factor = np.linalg.inv(np.linalg.cholesky(precision)).T
+    return mean + rng.standard_normal((_NUM_DRAWN, len(mean))) @ factor.T
+
+
 def _of_solver(solver, seed):
     """Return the solver, draws of a standard normal prior, and of a normal approximation to a posterior and its log."""
     rng, k = np.random.default_rng([seed, SOLVERS[solver]]), SOLVERS[solver]
     true, steps = 0.7 * rng.standard_normal(k), 1e-4 * np.eye(k)
     slopes = np.array([(solver((true + h)[None]) - solver((true - h)[None]))[0] / 2e-4 for h in steps])
     noise = rng.uniform(0.02, 0.2) * solver(true[None]).std()
-    precision = slopes @ slopes.T / noise**2 + np.eye(k)
-    factor = np.linalg.inv(np.linalg.cholesky(precision)).T
-    near = true + rng.standard_normal((2000, k)) @ factor.T
-    return (lambda x: solver(x) / noise), rng.standard_normal((2000, k)), near
+    near = _normal_draws(rng, true, slopes @ slopes.T / noise**2 + np.eye(k))
+    return (lambda x: solver(x) / noise), rng.standard_normal((_NUM_DRAWN, k)), near
 
 
 def _of_regression(num_dims, seed):
@@ -626,12 +629,8 @@ def _of_regression(num_dims, seed):
         share = expit(-signed @ mode)
         precision = signed.T @ (signed * (share * (1.0 - share))[:, None]) + np.eye(num_dims) / 9.0
         mode = mode + np.linalg.solve(precision, signed.T @ share - mode / 9.0)
-    factor = np.linalg.inv(np.linalg.cholesky(precision)).T
-    return (
-        log_likelihood,
-        3.0 * rng.standard_normal((2000, num_dims)),
-        mode + rng.standard_normal((2000, num_dims)) @ factor.T,
-    )
+    prior = 3.0 * rng.standard_normal((_NUM_DRAWN, num_dims))
+    return log_likelihood, prior, _normal_draws(rng, mode, precision)
 
 
 def _of_posterior(family, seed):
@@ -639,8 +638,8 @@ def _of_posterior(family, seed):
     posterior, rng = drawn(family, seed), np.random.default_rng(seed)
     model = posterior.make()
     evaluate = compile_particle_density(model, "ablation", None)
-    prior = ModelPrior(model).draw(rng, 2000)
-    return (lambda x: evaluate(x)[1][:, None]), prior, rng.permutation(posterior.exact["x"])[:2000]
+    prior = ModelPrior(model).draw(rng, _NUM_DRAWN)
+    return (lambda x: evaluate(x)[1][:, None]), prior, rng.permutation(posterior.exact["x"])[:_NUM_DRAWN]
 
 
 def outputs_outcome(problem, seed, names):
@@ -673,8 +672,8 @@ def outputs_outcome(problem, seed, names):
 def outputs_rows(first, repetitions, jobs):
     """Yield rows of outputs of black boxes."""
     for group, problems in OUTPUT_GROUPS.items():
-        names = [n for n in OUTPUTS if (n != "depths on a log scale" or group != "solvers")]
-        names = [n for n in names if n != "logarithms" or group == "solvers"]
+        left_out = "depths on a log scale" if group == "solvers" else "logarithms"
+        names = [name for name in OUTPUTS if name != left_out]
         asked = [(problem, seed, names) for seed in range(first, first + repetitions) for problem in problems]
         found = np.array(list(harness.results(outputs_outcome, asked, jobs)))
         for m, name in enumerate(names):

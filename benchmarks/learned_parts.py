@@ -175,7 +175,7 @@ def one_run(target, seed):
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         emulated = pk.emulate(unknown, evaluations, coarse=coarse, random_seed=seed, progressbar=False)
-        said = [str(w.message) for w in said if "the emulated model" in str(w.message)]
+        said = measures.said_by_emulation(said)
     names = [v.name for v in emulated.free_RVs]
     mean, sd, variance, rhat = moments(pm.sample(model=emulated, random_seed=seed, **DRAWS), names)
     if known is None:

@@ -14,7 +14,7 @@ import numpy as np
 import pymc as pm
 
 import pymc_kernel as pk
-from benchmarks import harness
+from benchmarks import harness, measures
 from benchmarks.learned_parts import DRAWS, OFF, STUCK, moments
 from benchmarks.posteriors.black_box_models import MODELS, made
 
@@ -48,7 +48,7 @@ def one_run(name, seed):
         except Exception as error:  # what users would see
             return row | {"error": f"{type(error).__name__}: {error}"}
         idata = pm.sample(model=emulated, random_seed=seed, **DRAWS)
-    said = [str(w.message) for w in said if "the emulated model" in str(w.message)]
+    said = measures.said_by_emulation(said)
     true_mean, true_sd, true_variance, _ = moments(truth, names)
     mean, sd, variance, rhat = moments(idata, names)
     off, wider = np.abs(mean - true_mean) / true_sd, np.abs(np.log(sd / true_sd))

@@ -91,6 +91,11 @@ def plus_minus(values, digits=3):
     return f"{np.mean(values):.{digits}f} ± {standard_error(values):.{digits}f}"
 
 
+def said_by_emulation(caught):
+    """Return the messages of ``pk.emulate`` among warnings that were caught."""
+    return [str(w.message) for w in caught if "the emulated model" in str(w.message)]
+
+
 def timed(function, *arguments):
     """Return what a call returns, and the seconds that it took."""
     begun = time.perf_counter()

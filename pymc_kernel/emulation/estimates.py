@@ -14,6 +14,7 @@ from pymc_kernel.emulation.outputs import (
     center_and_scale,
     held_out,
     input_scales,
+    raised,
     rows_to_learn_from,
     trend_of,
 )
@@ -25,7 +26,6 @@ from pymc_kernel.scores.value_regression import (
     Regression,
     depth_of,
     learn_hyperparameters,
-    log_excess,
     window_of,
 )
 
@@ -91,7 +91,7 @@ def _without_depths(values, num_inputs):
     depth = values.max() - values
     few = min(values.size, 20 + 5 * num_inputs)
     is_near = depth <= max(window, np.sort(depth)[few - 1])
-    return values.max() - np.minimum(depth, window) - log_excess(depth, window), is_near
+    return raised(values, window), is_near
 
 
 def _regression(z, values):

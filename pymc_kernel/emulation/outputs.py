@@ -111,9 +111,10 @@ def fit_outputs(
 def _way(inputs, outputs, rows, scales, rotation, span):
     """Return what is learned of hyperparameters on these scales and along these directions, from some rows."""
     log_inputs, log_outputs = scales
-    center, scale = center_and_scale(on_scale(inputs, log_inputs))
-    z = (on_scale(inputs, log_inputs) - center) / scale @ rotation
-    moved = _raised(on_scale(outputs, log_outputs), span)
+    axes = on_scale(inputs, log_inputs)
+    center, scale = center_and_scale(axes)
+    z = (axes - center) / scale @ rotation
+    moved = raised(on_scale(outputs, log_outputs), span)
     data = _regression(z[rows], moved[rows])
     hyper = learn_hyperparameters(data, None, True, ITERATIONS, False)
     # The density of the outputs themselves: each logarithm brings a factor of one over the output.
@@ -136,7 +137,7 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     folds : ndarray of int (n,)
         At least two different ones.
     """
-    moved, z = _raised(on_scale(outputs, fit.log_outputs), fit.span), fit.scaled(inputs)
+    moved, z = raised(on_scale(outputs, fit.log_outputs), fit.span), fit.scaled(inputs)
     scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale, fit.rotation)
     whole = _Way(scales, place, fit.span, z, moved, fit.hyperparameters, np.nan)
     sums = fit.total, fit.block
@@ -163,8 +164,8 @@ def rows_to_learn_from(inputs: np.ndarray, outputs: np.ndarray, rng: np.random.G
     return np.sort(rng.choice(len(inputs), LEARN_ROWS, replace=False))
 
 
-def _raised(values, span):
-    """Return log likelihoods (n, 1), of which those that lie more than ``span`` below the largest are less deep."""
+def raised(values: np.ndarray, span: float) -> np.ndarray:
+    """Return log likelihoods (n, ...) of which those more than ``span`` below the largest are on a log scale."""
     if np.isinf(span):
         return values
     depth = values.max() - values
@@ -191,7 +192,7 @@ def _regression(z, moved):
 
 def _fitted(way, sums):
     """Return the fit to all rows, carried by those that the others do not predict."""
-    scales, place, span, z, moved, hyper, _ = way
+    scales, (center, scale, rotation), span, z, moved, hyper, _ = way
     n = len(z)
     factor, pivots = carrying_rows(hyper, z, MAX_ROWS)
     mean = moved.mean(axis=0)
@@ -204,13 +205,13 @@ def _fitted(way, sums):
     directions = np.linalg.qr(np.concatenate([inner, misfit]) / np.sqrt(n), mode="r")
     amplitude = np.sqrt((directions**2).sum(axis=0))
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
-    borders, z = borders_of(z @ place[2].T), z[pivots]
+    borders, z = borders_of(z @ rotation.T), z[pivots]
     coefficients = trend_of(hyper, z, weights)
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, directions, factor[pivots], r
     reach = np.minimum(amplitude, np.ptp(moved, axis=0))
-    return FittedOutputs(*scales, *place, *borders, *learned, *sums, reach, span)
+    return FittedOutputs(*scales, center, scale, rotation, *borders, *learned, *sums, reach, span)
 
 
 def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:

@@ -24,10 +24,10 @@ def saturated(scale=lambda outputs: outputs):
 def short_search(short_blocks):
     """A search of this model that has learned from some places."""
 
-    def learned_at(places, model=None):
+    def at_places(places, model=None):
         return searched_at(model or saturated(), np.array(places)[:, None])
 
-    return learned_at
+    return at_places
 
 
 @pytest.mark.parametrize("goes_far", [False, True])

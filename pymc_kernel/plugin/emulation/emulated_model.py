@@ -39,7 +39,7 @@ class LearnedPart:
 
     def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int, block: int, has_penalty: bool):
         self.functions = part.functions
-        self.num_functions, self._block = part.num_functions, block
+        self.num_functions, self._block, self._is_row = part.num_functions, block, part.is_row
         num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
         k, q = num_inputs, num_outputs
         sizes = {
@@ -113,12 +113,11 @@ class LearnedPart:
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
         of = of_rows(self._shared, self.functions)
         axes = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
-        rotation = of["rotation"] if self.num_functions == 1 else np.eye(inputs.type.shape[1])  # several have none
-        z = axes @ rotation
+        z = self._rotated(axes, of)
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
         if self._penalty is not None:
             self.loss = self._penalty(z, z * of["inverse_length_scale"])
-        z = pt.clip(axes, of["low"], of["high"]) @ rotation
+        z = self._rotated(pt.clip(axes, of["low"], of["high"]), of)
         s, points = z * of["inverse_length_scale"], of["points"]
         rows, columns = np.triu_indices(inputs.type.shape[1])
         features = pt.concatenate([pt.ones((z.shape[0], 1)), z, z[:, rows] * z[:, columns]], axis=1)
@@ -135,6 +134,10 @@ class LearnedPart:
         sums = pt.switch(has_total, pt.repeat(blocks, self._block, axis=1), 1.0)
         outputs = pt.switch(has_total, outputs * of["total"] / sums, outputs)
         return pt.switch(is_failed[:, None], np.nan, outputs)
+
+    def _rotated(self, axes, of):
+        """Return scaled inputs (b, k); several rows are learned along their inputs."""
+        return axes @ of["rotation"] if self._is_row else axes
 
     def _is_next_to_failed(self, s, of):
         """Return for each row (b, k) whether the nearest of the known places is one at which the function failed."""

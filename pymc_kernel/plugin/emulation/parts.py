@@ -118,6 +118,11 @@ class Part(NamedTuple):
         """How many different functions there are."""
         return int(self.functions.max()) + 1
 
+    @property
+    def is_row(self) -> bool:
+        """Whether it is a single row: no other one shows the function where this one is not."""
+        return len(self.functions) == 1
+
 
 def rows_of(
     box: BlackBox, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], others: Callable[[], Sequence]

@@ -114,7 +114,7 @@ class Record:
                 if is_noisy:
                     of_part.append(fit_estimates(x[good], y[good], rng))
                 else:
-                    near = self._near()[every][good[:, 0]] if len(part.functions) == 1 else None
+                    near = self._near()[every][good[:, 0]] if part.is_row else None
                     block = self.unknown.block(part)
                     of_part.append(fit_outputs(x[good], y[good], rng, block, near, is_log_likelihood))
                 if self.unknown.has_penalty(part):

@@ -295,28 +295,37 @@ class Search:
 
     def _find_log_likelihoods(self) -> None:
         """See which parts are themselves terms of the log density, at the best place."""
-        finite = np.flatnonzero(np.isfinite(self.record.log_densities))
-        if not len(finite):
+        has_density = self._with_density()
+        if not len(has_density):
             return
-        best = finite[np.argmax(self.record.log_densities[finite])]
+        best = has_density[0]
         rows_of_parts = [self.record.values(part)[1][best] for part in self.unknown.parts]
         for number, (part, rows) in enumerate(zip(self.unknown.parts, rows_of_parts, strict=True)):
-            if rows.shape[1] == 1 and not self.coarse.keys() & set(part.calls):  # a difference is not deep
+            if rows.shape[1] == 1 and not self._is_difference(part):
                 is_term = self.given.is_log_likelihood(rows_of_parts, self.record.positions[best], number)
                 self.record.is_log_likelihood[number] = is_term
 
     def _find_limits(self) -> None:
         """Look for limits of outputs, at the two best places."""
-        log_densities = self.record.log_densities
-        has_density = np.flatnonzero(np.isfinite(log_densities))
-        best = has_density[np.argsort(-log_densities[has_density])][:2]
+        has_density = self._with_density()
+        best = has_density[:2]
         if len(best) < 2:
             return
         values = [self.record.values(part)[1] for part in self.unknown.parts]
         ask = partial(self.given.has_density, [[v[i] for v in values] for i in best], self.record.positions[best])
         for number, (part, learned, outputs) in enumerate(zip(self.unknown.parts, self.learned, values, strict=True)):
-            if not self.coarse.keys() & set(part.calls):  # differences have no limits of their own
+            if not self._is_difference(part):
                 learned.limits.set_value(limits_of(partial(ask, number), outputs[best], outputs[has_density]))
+
+    def _with_density(self):
+        """Return the evaluations (m,) with a density, the best first."""
+        log_densities = self.record.log_densities
+        has_density = np.flatnonzero(np.isfinite(log_densities))
+        return has_density[np.argsort(-log_densities[has_density])]
+
+    def _is_difference(self, part):
+        """Return whether how far cheap versions are off is learned: that has no limits, and is no log likelihood."""
+        return not self.coarse.keys().isdisjoint(part.calls)
 
     def _best_places(self) -> np.ndarray:
         """Return the best known places (chains, d) where the emulated model has a density; none, or some repeated."""

@@ -45,7 +45,7 @@ class Unknown(NamedTuple):
         Of several exact rows each may invent modes, and others show the function where one is not. Of a single row
         nothing else shows that a tail is flat where nothing was evaluated, and the penalty would cut it.
         """
-        return len(part.functions) > 1 and not self.is_estimate(part)
+        return not part.is_row and not self.is_estimate(part)
 
     @property
     def estimated(self) -> list[int]:
