@@ -565,6 +565,7 @@ OUTPUTS = {
     "directions of change": {"config": {"near": None}},
     "directions at near rows": {"config": {"near": ALL}},
     "depths on a log scale": {"config": {"is_log_likelihood": False}},
+    "log scale where draws end": {"emulation.outputs.depth_of_draws": lambda num_dims: 4.0 * num_dims + 10.0},
 }
 _TIMES = np.linspace(0.2, 8.0, 40)
 _PLACES_A_COEFFICIENT = 1.5  # of a quadratic function
@@ -672,8 +673,9 @@ def outputs_outcome(problem, seed, names):
 def outputs_rows(first, repetitions, jobs):
     """Yield rows of outputs of black boxes."""
     for group, problems in OUTPUT_GROUPS.items():
-        left_out = "depths on a log scale" if group == "solvers" else "logarithms"
-        names = [name for name in OUTPUTS if name != left_out]
+        of_depths = "depths on a log scale", "log scale where draws end"
+        left_out = of_depths if group == "solvers" else ("logarithms",)
+        names = [name for name in OUTPUTS if name not in left_out]
         asked = [(problem, seed, names) for seed in range(first, first + repetitions) for problem in problems]
         found = np.array(list(harness.results(outputs_outcome, asked, jobs)))
         for m, name in enumerate(names):

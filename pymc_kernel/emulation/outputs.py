@@ -22,9 +22,9 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.value_regression import (
     Hyperparameters,
     Regression,
+    depth_of_draws,
     learn_hyperparameters,
     log_excess,
-    window_of,
 )
 
 LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
@@ -92,7 +92,7 @@ def fit_outputs(
     positive, total = (outputs > 0.0).all(axis=0), _same_sum(outputs.reshape(-1, block))
     none, k = np.zeros_like(positive), inputs.shape[1]
     if is_log_likelihood:
-        output_scales = [(none, np.inf), (none, window_of(k))]
+        output_scales = [(none, np.inf), (none, depth_of_draws(k))]
     else:
         output_scales = [(by_log, np.inf) for by_log in ([positive] if total else _both(positive))]
     along_axes = [

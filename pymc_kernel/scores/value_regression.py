@@ -13,6 +13,7 @@ import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
+from scipy.stats import chi2
 
 from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
@@ -40,11 +41,20 @@ _BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kerne
 _BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
 _BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
 _LEAST_AMPLITUDE = 1e-300  # of a constant output
+_RARE = 1e-3  # of the draws of a normal distribution have a log density too low to count as like them
 
 
 def window_of(num_dims: int) -> float:
     """Return how many nats below the largest value still matter: draws of a normal distribution lie d / 2 below it."""
     return 4.0 * num_dims + 10.0
+
+
+def depth_of_draws(num_dims: int) -> float:
+    """Return by how many nats hardly any draw of a normal distribution lies below its mode.
+
+    The log density of a draw is below its maximum by half a chi-squared variable.
+    """
+    return 0.5 * float(chi2.isf(_RARE, num_dims))
 
 
 def log_excess(depth: np.ndarray, span: float) -> np.ndarray:

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 
 import numpy as np
-from scipy.stats import chi2
 
 from pymc_kernel.emulation import fit_estimates, fit_outputs, variance_bound
 from pymc_kernel.emulation.estimates import held_out_estimates
@@ -13,9 +12,9 @@ from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.parts import Part
 from pymc_kernel.plugin.emulation.structure import Unknown
+from pymc_kernel.scores.value_regression import depth_of_draws
 
 _FOLDS = 10  # of cross-validation
-_RARE = 1e-3  # of the draws of a normal distribution have a log density too low to count as like them
 
 
 class Record:
@@ -188,11 +187,8 @@ def best_of(places: np.ndarray, levels: np.ndarray, count: int) -> np.ndarray:
 
 
 def lowest_like(largest: float, num_coordinates: int) -> float:
-    """Return the log density below which hardly any draw of a normal distribution with this largest one is.
-
-    The log density is below its maximum by half a chi-squared variable.
-    """
-    return largest - 0.5 * float(chi2.isf(_RARE, num_coordinates))
+    """Return the log density below which hardly any draw of a normal distribution with this largest one is."""
+    return largest - depth_of_draws(num_coordinates)
 
 
 def with_zeros(log_estimates: np.ndarray, functions: np.ndarray) -> np.ndarray:
