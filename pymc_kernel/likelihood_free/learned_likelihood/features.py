@@ -124,21 +124,22 @@ class FeatureMap:
         return out
 
     def pull_back(self, z: np.ndarray, values: np.ndarray, factors: np.ndarray) -> np.ndarray:
-        """Return gradients (m, d) by ``z`` of sums of features with ``factors`` (m, p)."""
+        """Return gradients (..., m, d) by ``z`` (m, d) of sums of features (m, p) with ``factors`` (..., m, p)."""
         linear, squares, bumps, products, joint, fine = self._places
-        gradient = factors[:, linear] + 2.0 * factors[:, squares] * z
+        gradient = factors[..., linear] + 2.0 * factors[..., squares] * z
         if self.knots.size:
-            pulls = (factors[:, bumps] * values[:, bumps]).reshape(-1, *self.knots.shape)
-            gradient += (np.einsum("mir,ir->mi", pulls, self.knots) - pulls.sum(axis=2) * z) / self.width**2
-        for row, column, factor in zip(*self.pairs, factors[:, products].T, strict=True):
-            gradient[:, row] += factor * z[:, column]
-            gradient[:, column] += factor * z[:, row]
+            pulls = factors[..., bumps] * values[:, bumps]
+            pulls = pulls.reshape(*pulls.shape[:-1], *self.knots.shape)
+            gradient += (np.einsum("...ir,ir->...i", pulls, self.knots) - pulls.sum(axis=-1) * z) / self.width**2
+        for row, column, factor in zip(*self.pairs, np.moveaxis(factors[..., products], -1, 0), strict=True):
+            gradient[..., row] += factor * z[:, column]
+            gradient[..., column] += factor * z[:, row]
         if len(self.centers):
-            pulls = factors[:, joint] * values[:, joint]
+            pulls = factors[..., joint] * values[:, joint]
             if self.has_fine:
-                pulls += 4.0 * factors[:, fine] * values[:, fine]
+                pulls += 4.0 * factors[..., fine] * values[:, fine]
             here = z @ self.metric.T
-            gradient += (pulls @ self.centers - pulls.sum(axis=1)[:, None] * here) @ self.metric
+            gradient += (pulls @ self.centers - pulls.sum(axis=-1)[..., None] * here) @ self.metric
         return gradient
 
     def reduced(self, used: np.ndarray) -> tuple["FeatureMap", np.ndarray]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap
-from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals, stacked
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 
 _ROWS = 4096  # at once, so that memory stays bounded
@@ -28,20 +28,21 @@ class Weights(NamedTuple):
 
     def entries(self, features: np.ndarray) -> "Weights":
         """Return means, log spreads and coefficients (m, ...) of features (m, p)."""
-        return _entries(features, self.joined()[None], self.coefficients[None], (-_MAX_LOG_SD, _MAX_LOG_SD))[0]
+        return _entries(features, self.joined(), self.coefficients, (-_MAX_LOG_SD, _MAX_LOG_SD))[0]
 
 
 def _entries(features, joined, coefficients, limits) -> tuple[Weights, np.ndarray]:
-    """Return entries (r m, ...) of triangular maps, and whether log spreads (r, m, 2 q) are in their limits.
+    """Return entries (..., m, n) of triangular maps, and whether log spreads (..., m, 2 q) are in their limits.
 
-    Weights are stacked: ``joined`` (r, p, 3 q), ``coefficients`` (r, c, q (q - 1) / 2).
+    ``features`` are (m, p), ``joined`` (..., p, 3 q) and ``coefficients`` (..., c, q (q - 1) / 2).
     """
     values = features @ joined
-    q, num_rows = values.shape[2] // 3, values.shape[0] * values.shape[1]
-    free = np.clip(values[:, :, q:], -_MAX_LOG_SD, _MAX_LOG_SD)
+    q = values.shape[-1] // 3
+    free = np.clip(values[..., q:], -_MAX_LOG_SD, _MAX_LOG_SD)
     spreads = np.clip(free, *limits)
-    parts = values[:, :, :q], spreads[:, :, :q], features[:, : coefficients.shape[1]] @ coefficients, spreads[:, :, q:]
-    return Weights(*[np.ascontiguousarray(p.reshape(num_rows, -1)) for p in parts]), spreads == free
+    of_others = features[:, : coefficients.shape[-2]] @ coefficients
+    parts = values[..., :q], spreads[..., :q], of_others, spreads[..., q:]
+    return Weights(*map(np.ascontiguousarray, parts)), spreads == free
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +61,7 @@ class ConditionalDensity:
     def _entries(self, parameters) -> Weights:
         """Return the entries of the triangular map at parameters (m, d), log spreads within their limits."""
         features = self.features(self.parameters(parameters))
-        return _entries(features, self.weights.joined()[None], self.weights.coefficients[None], self.limits)[0]
+        return _entries(features, self.weights.joined(), self.weights.coefficients, self.limits)[0]
 
     def log_densities(self, parameters, observed: Observed) -> np.ndarray:
         """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
@@ -84,7 +85,7 @@ class ConditionalDensity:
 
 @dataclass(frozen=True, eq=False)
 class Together:
-    """Densities with the parameters and features of the ``first``, their weights stacked: one pass evaluates r of them.
+    """Densities with the parameters and features of the ``first``, all else stacked: one pass evaluates r of them.
 
     ``joined`` (r, p, 3 q), ``coefficients`` (r, c, q (q - 1) / 2) and ``limits`` (2, r, 1, 2 q) are as of one density.
     """
@@ -93,18 +94,17 @@ class Together:
     joined: np.ndarray
     coefficients: np.ndarray
     limits: np.ndarray
-    residuals: "Residuals | _Several"
+    residuals: Residuals
 
     @classmethod
     def of(cls, densities: Sequence[ConditionalDensity]) -> "Together":
         """Return them stacked; all have the features of the first."""
-        each = [density.residuals for density in densities]
         return cls(
             densities[0],
             np.stack([density.weights.joined() for density in densities]),
             np.stack([density.weights.coefficients for density in densities]),
             np.stack([density.limits for density in densities], axis=1)[:, :, None],
-            each[0] if len(each) == 1 else _Several(each),
+            stacked([density.residuals for density in densities]),
         )
 
     def log_densities(self, parameters, observed: Observed, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -117,76 +117,49 @@ class Together:
             z = places(parameters[rows])
             features = feature_map(z)
             parts, inside = _entries(features, self.joined, self.coefficients, self.limits)
-            data = Observed(*[np.tile(part, (r, 1)) for part in observed.take(rows)])
-            terms = log_terms(parts, data, self.residuals)
-            found[:, rows] = terms.log_density.reshape(r, -1)
+            terms = log_terms(parts, observed.take(rows), self.residuals)
+            found[:, rows] = terms.log_density
             if gradient:
                 factors = self._pulled(pull_back(parts, terms), inside)
-                back = feature_map.pull_back(np.tile(z, (r, 1)), np.tile(features, (r, 1)), factors)
-                slopes[:, rows] = back.reshape(r, *z.shape) * places.slope(parameters[rows])
+                slopes[:, rows] = feature_map.pull_back(z, features, factors) * places.slope(parameters[rows])
         return found, slopes
 
     def _pulled(self, pulls: Weights, inside: np.ndarray) -> np.ndarray:
-        """Return derivatives (r m, p) by the features, given those by the entries; none by spreads at their limits."""
-        r, m, _ = inside.shape
-        means, log_sd, coefficients, log_rest = (part.reshape(r, m, -1) for part in pulls)
-        spreads = np.concatenate([log_sd, log_rest], axis=2) * inside
-        out = np.concatenate([means, spreads], axis=2) @ self.joined.transpose(0, 2, 1)
-        out[:, :, : self.coefficients.shape[1]] += coefficients @ self.coefficients.transpose(0, 2, 1)
-        return out.reshape(r * m, -1)
-
-
-class _Several(NamedTuple):
-    """Distributions of residuals, each for as many of the rows."""
-
-    each: list
-
-    def take(self, columns):
-        return _Several([own.take(columns) for own in self.each])
-
-    def log_density_and_slope(self, noise):
-        return self._joined([own.log_density_and_slope(rows) for own, rows in self._split(noise)])
-
-    def log_masses(self, noise, below, above):
-        return self._joined([own.log_masses(*rows) for own, *rows in self._split(noise, below, above)])
-
-    def _split(self, *arrays):
-        return zip(self.each, *[np.split(array, len(self.each)) for array in arrays], strict=True)
-
-    @staticmethod
-    def _joined(found):
-        return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+        """Return derivatives (r, m, p) by the features, given those by the entries; none by spreads at their limits."""
+        spreads = np.concatenate([pulls.log_sd, pulls.log_rest], axis=2) * inside
+        out = np.concatenate([pulls.means, spreads], axis=2) @ self.joined.transpose(0, 2, 1)
+        out[:, :, : self.coefficients.shape[1]] += pulls.coefficients @ self.coefficients.transpose(0, 2, 1)
+        return out
 
 
 class Terms(NamedTuple):
     """Log densities of summaries with what their derivatives need."""
 
-    log_density: np.ndarray  # (m,)
-    scaled: np.ndarray  # (m, q), values less their means, in spreads
-    noise: np.ndarray  # (m, q), residuals
-    slope: np.ndarray  # (m, q), derivatives by the residuals
-    widths: np.ndarray  # (m, q), derivatives by log spreads with residuals fixed: -1 for a density
+    log_density: np.ndarray  # (..., m)
+    scaled: np.ndarray  # (..., m, q), values less their means, in spreads
+    noise: np.ndarray  # (..., m, q), residuals
+    slope: np.ndarray  # (..., m, q), derivatives by the residuals
+    widths: np.ndarray  # (..., m, q), derivatives by log spreads with residuals fixed: -1 for a density
 
 
-def log_terms(parts: Weights, observed: Observed, residuals) -> Terms:
+def log_terms(parts: Weights, observed: Observed, residuals: Residuals) -> Terms:
     """Return log densities of summaries, probabilities of intervals for whole numbers."""
     scaled, noise = residuals_of(parts, observed.values)
     log_spread = parts.log_sd + parts.log_rest
     cells = (observed.above > 0.0).any(axis=0)
-    family = residuals.each[0] if isinstance(residuals, _Several) else residuals
-    if isinstance(family, Joint) or not cells.any():
+    if isinstance(residuals, Joint) or not cells.any():
         density, slope = residuals.log_density_and_slope(noise)
-        density = density + (observed.log_slope - log_spread).sum(axis=1)
+        density = density + (observed.log_slope - log_spread).sum(axis=-1)
         return Terms(density, scaled, noise, slope, np.full(noise.shape, -1.0))
-    smaller = np.exp(-log_spread[:, cells])
+    smaller = np.exp(-log_spread[..., cells])
     below, above = observed.below[:, cells] * smaller, observed.above[:, cells] * smaller
-    masses, to_noise, to_width = residuals.take(cells).log_masses(noise[:, cells], below, above)
+    masses, to_noise, to_width = residuals.take(cells).log_masses(noise[..., cells], below, above)
     slope, widths = np.empty(noise.shape), np.full(noise.shape, -1.0)
-    slope[:, cells], widths[:, cells] = to_noise, to_width
-    density = masses.sum(axis=1)
+    slope[..., cells], widths[..., cells] = to_noise, to_width
+    density = masses.sum(axis=-1)
     if not cells.all():
-        rest, slope[:, ~cells] = residuals.take(~cells).log_density_and_slope(noise[:, ~cells])
-        density = density + rest + (observed.log_slope - log_spread)[:, ~cells].sum(axis=1)
+        rest, slope[..., ~cells] = residuals.take(~cells).log_density_and_slope(noise[..., ~cells])
+        density = density + rest + (observed.log_slope - log_spread)[..., ~cells].sum(axis=-1)
     return Terms(density, scaled, noise, slope, widths)
 
 
@@ -202,8 +175,8 @@ def residuals_of(parts: Weights, values) -> tuple[np.ndarray, np.ndarray]:
     """Return values (m, q) less their means in spreads, and less what those before predict, in remaining spreads."""
     scaled = (values - parts.means) * np.exp(-parts.log_sd)
     noise = scaled.copy()
-    for j, row in triangle_rows(scaled.shape[1]):
-        noise[:, j] -= np.einsum("ik,ik->i", parts.coefficients[:, row], scaled[:, :j])
+    for j, row in triangle_rows(scaled.shape[-1]):
+        noise[..., j] -= np.einsum("...k,...k->...", parts.coefficients[..., row], scaled[..., :j])
     return scaled, noise * np.exp(-parts.log_rest)
 
 
@@ -219,8 +192,8 @@ def pull_back(parts: Weights, terms: Terms) -> Weights:
     """Return derivatives of log densities by the entries of the triangular map."""
     own = terms.slope * np.exp(-parts.log_rest)
     pull, to_coefficients = own.copy(), np.empty(parts.coefficients.shape)
-    for j, row in triangle_rows(own.shape[1]):
-        pull[:, :j] -= own[:, j, None] * parts.coefficients[:, row]
-        to_coefficients[:, row] = -own[:, j, None] * terms.scaled[:, :j]
+    for j, row in triangle_rows(own.shape[-1]):
+        pull[..., :j] -= own[..., j, None] * parts.coefficients[..., row]
+        to_coefficients[..., row] = -own[..., j, None] * terms.scaled[..., :j]
     to_means, to_log_sd = -pull * np.exp(-parts.log_sd), terms.widths - pull * terms.scaled
     return Weights(to_means, to_log_sd, to_coefficients, terms.widths - terms.slope * terms.noise)

@@ -3,7 +3,8 @@
 Imports NumPy and SciPy only.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
@@ -44,32 +45,33 @@ class _Mixture:
 
 @dataclass(frozen=True, eq=False)
 class Marginals(_Mixture):
-    """Independent residuals, each from a mixture of k normals; ``log_weights``, ``means``, ``sds`` are (q, k)."""
+    """Independent residuals, each from a mixture of k normals; ``log_weights``, ``means``, ``sds`` are (..., q, k)."""
 
     log_weights: np.ndarray
     means: np.ndarray
     sds: np.ndarray
 
     def _parts(self, noise):
-        """Return standardized residuals and log densities (k, m, q) of each component, quickest to sum over."""
+        """Return standardized residuals and log densities (k, ..., m, q) of each component, quickest to sum over."""
         away = np.clip((noise - _components_first(self.means)) / _components_first(self.sds), -_FARTHEST, _FARTHEST)
         return away, _components_first(self.log_weights - np.log(self.sds) - 0.5 * _LOG_2_PI) - 0.5 * away**2
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities (m,) of residuals (m, q), and their derivatives (m, q)."""
-        if self.sds.shape[1] == 1:
-            away = np.clip((noise - self.means[:, 0]) / self.sds[:, 0], -_FARTHEST, _FARTHEST)
-            density = -0.5 * (away**2).sum(axis=1) - np.log(self.sds).sum() - 0.5 * self.sds.size * _LOG_2_PI
-            return density, -away / self.sds[:, 0]
+        """Return log densities (..., m) of residuals (..., m, q), and their derivatives (..., m, q)."""
+        if self.num_components == 1:
+            means, sds = (v[..., None, :, 0] for v in (self.means, self.sds))
+            away = np.clip((noise - means) / sds, -_FARTHEST, _FARTHEST)
+            density = -0.5 * (away**2).sum(axis=-1) - (np.log(sds) + 0.5 * _LOG_2_PI).sum(axis=-1)
+            return density, -away / sds
         density, slope = self._columns(noise)
-        return density.sum(axis=1), slope
+        return density.sum(axis=-1), slope
 
     def take(self, columns) -> "Marginals":
         """Return the distribution of some of the residuals."""
-        return Marginals(self.log_weights[columns], self.means[columns], self.sds[columns])
+        return Marginals(*[values[..., columns, :] for values in (self.log_weights, self.means, self.sds)])
 
     def log_masses(self, noise, below, above) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Return log probabilities (m, q) of intervals about the noise; derivatives by noise and by log spread.
+        """Return log probabilities (..., m, q) of intervals about the noise; derivatives by noise and by log spread.
 
         Where an interval is narrow or far out its probability is density times width.
         """
@@ -164,7 +166,8 @@ class Marginals(_Mixture):
 class Joint(_Mixture):
     """Residual vectors from a mixture of k normals.
 
-    ``log_weights`` (k,), ``means`` (k, q), ``roots`` (k, q, q): inverses of the Cholesky factors of covariances.
+    ``log_weights`` (..., k), ``means`` (..., k, q), ``roots`` (..., k, q, q): inverses of the Cholesky factors of
+    covariances.
     """
 
     log_weights: np.ndarray
@@ -172,18 +175,22 @@ class Joint(_Mixture):
     roots: np.ndarray
 
     def _parts(self, noise):
-        away = np.stack([(noise - m) @ r.T for m, r in zip(self.means, self.roots, strict=True)])
-        log_volume = np.log(np.diagonal(self.roots, axis1=1, axis2=2)).sum(axis=1)
-        constant = self.log_weights + log_volume - 0.5 * noise.shape[1] * _LOG_2_PI
-        return away, constant[:, None] - 0.5 * np.einsum("knq,knq->kn", away, away)
+        """Return standardized residuals (k, ..., m, q) and log densities (k, ..., m) of each component."""
+        away = (noise - _components_first(self.means.swapaxes(-1, -2))) @ self._roots_first().swapaxes(-1, -2)
+        log_volume = np.log(np.diagonal(self.roots, axis1=-2, axis2=-1)).sum(axis=-1)
+        constant = np.moveaxis(self.log_weights + log_volume - 0.5 * noise.shape[-1] * _LOG_2_PI, -1, 0)
+        return away, constant[..., None] - 0.5 * np.einsum("...q,...q->...", away, away)
+
+    def _roots_first(self):
+        """Return the roots with the components first: (k, ..., q, q)."""
+        return np.moveaxis(self.roots, -3, 0)
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities (m,) of residuals (m, q), and their derivatives (m, q)."""
+        """Return log densities (..., m) of residuals (..., m, q), and their derivatives (..., m, q)."""
         away, parts = self._parts(noise)
         density = _log_sum(parts)
-        pulls = np.exp(parts - density)[:, :, None] * away
-        slope = -sum(pull @ root for pull, root in zip(pulls, self.roots, strict=True))
-        return density, slope
+        pulls = np.exp(parts - density)[..., None] * away
+        return density, -(pulls @ self._roots_first()).sum(axis=0)
 
     def sample(self, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return residuals (number, q)."""
@@ -229,13 +236,19 @@ class Joint(_Mixture):
 Residuals = Marginals | Joint
 
 
+def stacked(each: Sequence[Residuals]) -> Residuals:
+    """Return r distributions of one family and as many components as one: of residuals (r, m, q)."""
+    kind = type(each[0])
+    return kind(*[np.stack([getattr(one, field.name) for one in each]) for field in fields(kind)])
+
+
 def _squared(points, centers):
     return ((points[:, None, :] - centers) ** 2).sum(axis=2)
 
 
 def _components_first(values):
-    """Return numbers of each column and component (q, k) with the components first: (k, 1, q)."""
-    return values.T[:, None, :]
+    """Return numbers of each column and component (..., q, k) with the components first: (k, ..., 1, q)."""
+    return values.transpose(-1, *range(values.ndim - 1))[..., None, :]
 
 
 def _log_sum(parts):

@@ -244,7 +244,7 @@ def gradient_metric(design, z, means, log_sd):
     for j in range(means.shape[1]):
         for column, unit in ((means[:, j], spread[:, j : j + 1]), (log_sd[:, j], 1.0)):
             raw = design.whitening @ column
-            gradient = design.map.pull_back(part, features, np.tile(raw, (len(part), 1))) / unit
+            gradient = design.map.pull_back(part, features, raw) / unit
             gradient = gradient - np.median(gradient, axis=0)
             size = np.sqrt((gradient**2).sum(axis=1))
             gradient *= np.minimum(1.0, 3.0 * np.median(size) / np.maximum(size, 1e-12))[:, None]
