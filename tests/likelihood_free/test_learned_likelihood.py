@@ -7,6 +7,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood import learned
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Marginals
 from tests.reference.differences import central_differences
 
 
@@ -134,6 +135,28 @@ def test_replicates_know_the_shape_of_noise_no_better_than_simulations_do():
     # exp(-3) of an exponential distribution is beyond two spreads; so is a binomial share of 500 draws of it.
     assert np.mean(shares) == pytest.approx(np.exp(-3.0), abs=0.02)
     assert 0.3 < np.std(shares) / np.sqrt(0.05 * 0.95 / 500.0) < 2.0
+
+
+def ring(rng):
+    """Noise on a circle, whose two residuals are independent of nothing."""
+    angles = rng.uniform(0.0, 2.0 * np.pi, 400)
+    return np.stack([np.cos(angles), np.sin(angles)], axis=1) + 0.1 * rng.standard_normal((400, 2))
+
+
+@pytest.mark.parametrize(
+    ("noise", "family"), [(lambda rng: rng.standard_exponential((400, 2)), Marginals), (ring, Joint)]
+)
+def test_replicates_are_averaged_as_they_are_one_by_one(noise, family):
+    rng, theta = fresh(4, 400, 2)
+    summaries = theta + noise(rng)
+    fit = LearnedLikelihood(num_replicates=3).fit(theta, summaries, rng)
+    assert isinstance(fit.density.residuals, family)
+    places, given = theta[:5] + 0.1, fit.given(summaries[:5])
+    totals = [fit.replicate(i).log_density(places, summaries[:5]).sum() for i in range(3)]
+    found = given.averaged(places, gradient=True)
+    assert found.rows.sum() == pytest.approx(np.log(np.mean(np.exp(totals))))
+    numeric = central_differences(lambda flat: given.averaged(flat.reshape(5, 2)).rows.sum(), places.ravel())
+    np.testing.assert_allclose(found.joint_slopes.ravel(), numeric, rtol=1e-5, atol=1e-5)
 
 
 def test_ten_dimensions_linear():
