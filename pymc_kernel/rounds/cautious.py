@@ -200,14 +200,13 @@ class CautiousRounds:
             newest = np.arange(len(near)) >= len(near) - len(new_parameters)
             if self._far_ones_help(rng, parameters, summaries, whole, near, newest):
                 # The region stays: a fit to few simulations far out says nothing of places beyond it.
-                near, inside = whole, np.ones(len(whole), dtype=bool)
+                near = whole
         fit = self.estimator.fit(parameters[near], summaries[near], rng)
         success = self._chance(parameters, whole, rng)
         likelihood, folds = LocalLikelihood(fit, state.observed, region, success), []
         if is_last and hasattr(self.estimator, "fit_folds"):
             folds = [Fold(*fold) for fold in self.estimator.fit_folds(fit, parameters[near], summaries[near], rng)]
-            given = parameters[inside], summaries[inside], near[inside]
-            likelihood, folds = choose_match(likelihood, folds, *given, self._chance, rng)
+            likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, self._chance, rng)
         sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, _NUM_PROPOSED))
         draws = sampler.sample(rng, state.prior, likelihood)
         change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
@@ -244,10 +243,10 @@ class CautiousRounds:
             state = self.update(rng, state, parameters, simulate(rng, parameters))
         return self.posterior(rng, state)
 
-    def _chance(self, parameters, happened, rng, offset=None):
+    def _chance(self, parameters, happened, rng):
         """Return the probability of an event as a function of the parameters; None where it is certain."""
         learner = self.estimator if hasattr(self.estimator, "fit_chance") else LearnedLikelihood()
-        return learner.fit_chance(parameters, happened, rng, offset=offset)
+        return learner.fit_chance(parameters, happened, rng)
 
     def _next_size(self, state):
         """Return how many simulations the next round has."""

@@ -18,9 +18,9 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import bdtr, bdtrc, log_expit, ndtri
+from scipy.special import bdtr, bdtrc, ndtri
 
-from pymc_kernel.rounds.local_likelihood import LocalLikelihood, as_logit
+from pymc_kernel.rounds.local_likelihood import LocalLikelihood
 from pymc_kernel.rounds.particles import Draws
 from pymc_kernel.smc.weights import normalized
 
@@ -148,6 +148,7 @@ def summarized_ranks(ranks: np.ndarray, weights: np.ndarray) -> Calibration:
 
 
 _FEWEST_MATCHES, _LEAST_SHARE = 20, 0.05  # simulations that give just the data, for their probability to be learned
+_SURE = -1e-12  # log probability of what cannot be told from certain
 _TOWARD_PRIOR = 0.5  # power of the weights that make simulated parameters draws of the prior: at 1 few would count
 
 
@@ -183,46 +184,43 @@ class _Match(NamedTuple):
 def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_near, learn, rng):
     """Return the likelihood and its folds; by the probability of a match where held-out simulations speak for that.
 
-    It corrects that of the learned density, which knows more where matches are rare.
+    It assumes nothing of the distribution of the data, and knows of simulations only whether they match.
 
     Parameters
     ----------
     folds : list of Fold
         Of the simulations ``is_near``.
     parameters, summaries : ndarray (n, d), (n, q)
-        All in the region; summaries of those that failed are NaN.
+        All; summaries of those that failed are NaN.
     is_near : ndarray (n,) of bool
-        Those that did not fail.
+        Those that the density was learned from.
     learn : callable
-        Takes parameters, what happened, a generator, ``offset``; returns a Chance, or None where it is certain.
+        Takes parameters, what happened, and a generator; returns a Chance, or None where it is certain.
     """
     matches = (summaries == likelihood.observed).all(axis=1)
     if matches.sum() < max(_FEWEST_MATCHES, _LEAST_SHARE * len(matches)) or matches.all():
         return likelihood, folds
     if (likelihood.observed != np.round(likelihood.observed)).any():
         return likelihood, folds
-    # What a fit says of the simulations that it was learned from would be too good.
     near, plain = np.flatnonzero(is_near), replace(likelihood, region=None)
-    logits = as_logit(plain(parameters))
-    for rows, fit in folds:
-        logits[near[rows]] = as_logit(replace(plain, fit=fit)(parameters[near[rows]]))
     found, gain = [], 0.0
     for rows, fit in folds:
         left = near[rows]
         rest = np.setdiff1d(np.arange(len(matches)), left)
-        chance = learn(parameters[rest], matches[rest], rng, offset=logits[rest])
+        chance = learn(parameters[rest], matches[rest], rng)
         if chance is None:
             return likelihood, folds
-        corrected = chance.log_probability(parameters[left], logits[left])
-        gain += _log_score(corrected, matches[left]) - _log_score(log_expit(logits[left]), matches[left])
+        by_density = np.minimum(np.nan_to_num(replace(plain, fit=fit)(parameters[left]), nan=-np.inf), _SURE)
+        gain += _log_score(chance.log_probability(parameters[left]), matches[left])
+        gain -= _log_score(by_density, matches[left])
         found.append(Fold(rows[matches[left]], _Match(replace(likelihood, fit=fit, match=chance))))
     if gain <= 0.0:
         return likelihood, folds
-    return replace(likelihood, match=learn(parameters, matches, rng, offset=logits)), found
+    return replace(likelihood, match=learn(parameters, matches, rng)), found
 
 
 def _log_score(log_chance, happened):
-    return log_chance[happened].sum() + np.log(-np.expm1(np.minimum(log_chance[~happened], -1e-12))).sum()
+    return log_chance[happened].sum() + np.log(-np.expm1(np.minimum(log_chance[~happened], _SURE))).sum()
 
 
 def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weights, draws: Draws, rng) -> Checks:

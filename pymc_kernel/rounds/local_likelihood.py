@@ -8,8 +8,6 @@ import numpy as np
 from pymc_kernel.likelihood_free.learned_likelihood import Chance, FittedLikelihood
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
-_LARGEST_LOGIT = 12.0  # of a probability by a learned density, that a correction can still mend
-
 _OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
 
 
@@ -37,8 +35,8 @@ class LocalLikelihood:
     success : Chance or None
         That a simulation does not fail, since the data were observed; None: always.
     match : Chance or None
-        That a simulation gives just these data, as a correction of the learned one's logit: where they are whole
-        numbers that many simulations share, it needs no assumption on their distribution.
+        That a simulation gives just these data, in place of the learned density of them: where they are whole numbers
+        that many simulations share, it needs no assumption on their distribution.
     """
 
     fit: FittedLikelihood
@@ -49,11 +47,12 @@ class LocalLikelihood:
 
     def __call__(self, parameters: np.ndarray) -> np.ndarray:
         """Return log likelihoods (m,) at parameters (m, d)."""
-        values = self.fit.log_density(parameters, self.observed)
-        if self.success is not None:
-            values = values + self.success.log_probability(parameters)
-        if self.match is not None:
-            values = self.match.log_probability(parameters, as_logit(values))
+        if self.match is None:
+            values = self.fit.log_density(parameters, self.observed)
+            if self.success is not None:
+                values = values + self.success.log_probability(parameters)
+        else:
+            values = self.match.log_probability(parameters)
         if self.region is not None:
             values = values + self.region.log_penalty(parameters)
         return np.where(np.isnan(values) | (values == np.inf), -np.inf, values)
@@ -70,12 +69,6 @@ class LocalLikelihood:
             )
             for i in range(known)
         ]
-
-
-def as_logit(log_probability) -> np.ndarray:
-    """Return logits of log probabilities, cut off where the data could never correct them."""
-    values = np.minimum(np.nan_to_num(log_probability, nan=-np.inf), -1e-12)
-    return np.clip(values - np.log(-np.expm1(values)), -_LARGEST_LOGIT, _LARGEST_LOGIT)
 
 
 def region_of(rng: np.random.Generator, positions: np.ndarray) -> SimulatedRegion:

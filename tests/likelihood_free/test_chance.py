@@ -46,17 +46,12 @@ def test_gradient_by_finite_differences(rng):
     np.testing.assert_allclose(gradient * unit, numeric, rtol=1e-4, atol=1e-6)
 
 
-def test_an_offset_that_is_right_is_left_alone_and_a_wrong_one_is_mended(rng):
-    parameters = rng.standard_normal((1500, 1))
-    exact = 1.0 - 2.0 * parameters[:, 0]
-    happened = rng.random(1500) < expit(exact)
-    z = np.linspace(-1.5, 1.5, 7)
-    kept = SETTINGS.fit_chance(parameters, happened, rng, offset=exact)
-    np.testing.assert_allclose(kept.log_probability(z[:, None], 1.0 - 2.0 * z), log_expit(1.0 - 2.0 * z), atol=0.15)
-    # Beyond all cases the offset still decides.
-    assert kept.log_probability(np.array([[6.0]]), np.array([-11.0]))[0] == pytest.approx(-11.0, abs=0.5)
-    mended = SETTINGS.fit_chance(parameters, happened, rng, offset=0.5 * exact)
-    np.testing.assert_allclose(mended.log_probability(z[:, None], 0.5 - z), log_expit(1.0 - 2.0 * z), atol=0.25)
+def test_that_nothing_happens_is_exponentially_unlikely_beyond_all_cases(rng):
+    """No event of a Poisson process, by the logarithm of its rate; a logit would fall to -5, not to -20."""
+    rates = np.concatenate([rng.gamma(1.0, 1.0, 200), rng.gamma(1.0, 0.1, 800)])
+    chance = SETTINGS.fit_chance(np.log(rates)[:, None], rng.random(1000) < np.exp(-10.0 * rates), rng)
+    found = np.array([0.003, 0.03, 0.1, 0.3, 1.0, 2.0])
+    np.testing.assert_allclose(chance.log_probability(np.log(found)[:, None]), -10.0 * found, rtol=0.3)
 
 
 def test_what_is_certain_is_not_learned(rng):

@@ -258,6 +258,30 @@ def test_what_is_on_a_grid_and_what_is_not():
     np.testing.assert_allclose(found.step, [1.0, 1 / 7, 1.0, 0.001])
 
 
+def test_what_follows_from_other_summaries_is_left_out():
+    """A copy, a sum in other units, a constant, and the last of three counts that have a total."""
+    rng = np.random.default_rng(1)
+    theta = rng.normal(size=(400, 2))
+    shares = np.exp(np.column_stack([theta, np.zeros(400)]))
+    counts = np.array([rng.multinomial(20, row / row.sum()) for row in shares]).astype(float)
+    noisy = 100.0 + theta + 0.3 * rng.normal(size=(400, 2))
+    own = np.column_stack([noisy, counts[:, :2]])
+    everything = np.column_stack([own, noisy[:, 1], 1e6 * (noisy[:, 0] - noisy[:, 1]), np.full(400, 7.0), counts[:, 2]])
+    alone, whole = (
+        LearnedLikelihood(num_replicates=1).fit(theta, s, np.random.default_rng(2)) for s in (own, everything)
+    )
+    assert whole.summaries.kept.tolist() == [True] * 4 + [False] * 4
+    np.testing.assert_allclose(whole.log_density(theta, everything), alone.log_density(theta, own), rtol=1e-2)
+    drawn = whole.sample(theta, rng)
+    np.testing.assert_allclose(drawn[:, 5], 1e6 * (drawn[:, 0] - drawn[:, 1]), atol=1e-3)
+    np.testing.assert_allclose(drawn[:, 7], 20.0 - drawn[:, 2] - drawn[:, 3], atol=1e-8)
+    for j in (4, 5, 6, 7):  # data that break it cannot be
+        broken = everything[:5] + 1e-3 * np.abs(everything).max(axis=0) * (np.arange(8) == j)
+        assert (whole.log_density(theta[:5], broken) == -np.inf).all()
+    few = SummaryMap.of(rng.normal(size=(9, 12)))
+    assert few.kept.all()
+
+
 def test_residuals_however_far_have_finite_densities():
     """Chains ask for densities far from all simulations."""
     rng = np.random.default_rng(1)

@@ -1,4 +1,9 @@
-"""The probability of an event given parameters: logistic regression on the blocks of features, by evidence.
+"""The probability of an event given parameters: a regression on the blocks of features, by evidence.
+
+A sum of features is the logit of the probability, or log(-log p) (complementary log-log link), whichever is likelier.
+The latter is that of events in which nothing happens: that no event of a Poisson process is seen has a probability
+exp(-h), with h proportional to the rate. A logit that is linear in the logarithm of the rate would fall as a power of
+it, and leave a tail.
 
 Imports NumPy, SciPy and siblings only.
 """
@@ -6,7 +11,7 @@ Imports NumPy, SciPy and siblings only.
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, log_expit
+from scipy.special import expit, log_expit, logit
 
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
@@ -15,27 +20,82 @@ from pymc_kernel.likelihood_free.learned_likelihood.stages import Design
 from pymc_kernel.parallel import one_blas_thread
 
 _MAX_STEPS = 30  # of Newton's method
-_LONGEST = 3.0  # change of a logit in one step
-_MOVED = 0.02  # change of a logit below which steps end
+_LONGEST = 3.0  # change of a sum of features in one step
+_MOVED = 0.02  # change below which steps end
 _LEAST_CURVATURE = 1e-3  # of the log likelihood of a case, so that certain cases leave the steps bounded
-_LARGEST = 30.0  # logit
+_LARGEST = 30.0  # sum of features
+_SURE = -1e-12  # log probability of what cannot be told from certain
 _ROWS = 4096  # at once, so that memory stays bounded
+
+
+class Logit:
+    """The sum of features is the logit of the probability."""
+
+    @staticmethod
+    def of_chance(chance):
+        """Return the sum."""
+        return logit(chance)
+
+    @staticmethod
+    def log_probability(sums):
+        """Return log probabilities."""
+        return log_expit(sums)
+
+    @staticmethod
+    def slope(sums):
+        """Return the derivatives of log probabilities by the sums."""
+        return expit(-sums)
+
+    @staticmethod
+    def step(sums, happened):
+        """Return the expected curvature of the log likelihood of each case, and its slope."""
+        chance = expit(sums)
+        return chance * (1.0 - chance), happened - chance
+
+
+class LogLog:
+    """The sum of features is the logarithm of h; the probability is exp(-h)."""
+
+    @staticmethod
+    def of_chance(chance):
+        """Return the sum."""
+        return np.log(-np.log(chance))
+
+    @staticmethod
+    def log_probability(sums):
+        """Return log probabilities."""
+        return -np.exp(sums)
+
+    slope = log_probability
+
+    @staticmethod
+    def step(sums, happened):
+        """Return the expected curvature of the log likelihood of each case, and its slope."""
+        h = np.exp(sums)
+        odds = h / np.expm1(np.minimum(h, _LARGEST))  # h times the odds of the event
+        return h * odds, np.where(happened, -h, odds)
+
+
+Link = type[Logit | LogLog]
+LINKS: tuple[Link, ...] = Logit, LogLog
 
 
 @dataclass(frozen=True, eq=False)
 class Chance:
-    """The probability of an event as a function of parameters; with an offset, a correction of another one's logit.
+    """The probability of an event as a function of parameters.
 
     Attributes
     ----------
+    link : Link
     parameters : ParameterMap
     features : FeatureMap
     weights : ndarray (p,)
-        Of the features in the logit.
+        Of the features.
     replicates : ndarray (r, p)
         Draws of what they might as well be.
     """
 
+    link: Link
     parameters: ParameterMap
     features: FeatureMap
     weights: np.ndarray
@@ -46,66 +106,66 @@ class Chance:
         return replace(self, weights=self.replicates[number], replicates=self.replicates[:0])
 
     @one_blas_thread
-    def log_probability(self, parameters, offset=0.0) -> np.ndarray:
-        """Return log probabilities (m,) at parameters (m, d), given the offset (m,) of the logit, if there is one."""
-        return self._evaluate(parameters, False, offset)[0]
+    def log_probability(self, parameters) -> np.ndarray:
+        """Return log probabilities (m,) at parameters (m, d)."""
+        return self._evaluate(parameters, False)[0]
 
     @one_blas_thread
     def log_probability_and_gradient(self, parameters) -> tuple[np.ndarray, np.ndarray]:
         """Return log probabilities (m,) and their gradients (m, d)."""
-        return self._evaluate(parameters, True, 0.0)
+        return self._evaluate(parameters, True)
 
-    def _evaluate(self, parameters, gradient, offset):
-        offset = np.broadcast_to(offset, len(parameters))
-        logits, slopes = np.empty(len(parameters)), np.zeros(np.shape(parameters))
+    def _evaluate(self, parameters, gradient):
+        log_probabilities, slopes = np.empty(len(parameters)), np.zeros(np.shape(parameters))
         for start in range(0, len(parameters), _ROWS):
             rows = slice(start, start + _ROWS)
             part = parameters[rows]
             z = self.parameters(part)
             features = self.features(z)
-            free = features @ self.weights + offset[rows]
-            logits[rows] = np.clip(free, -_LARGEST, _LARGEST)
+            free = features @ self.weights
+            sums = np.clip(free, -_LARGEST, _LARGEST)
+            log_probabilities[rows] = self.link.log_probability(sums)
             if gradient:
-                pulls = np.where(free == logits[rows], expit(-free), 0.0)
+                pulls = np.where(free == sums, self.link.slope(sums), 0.0)
                 back = self.features.pull_back(z, features, pulls[:, None] * self.weights)
                 slopes[rows] = back * self.parameters.slope(part)
-        return log_expit(logits), slopes
+        return log_probabilities, slopes
 
 
 @one_blas_thread
-def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=None, offset=None) -> Chance:
+def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=None) -> Chance:
     """Return the probability of an event learned from cases (n,) with ``weights`` in which it ``happened`` or did not.
 
     ``sizes`` takes n and d and returns how many bumps in each parameter, and how many in all. Replicates are draws of
-    the weights from a normal approximation of their posterior distribution. What is learned is added to the ``offset``
-    of the logits (n,), and is nothing where there are no cases.
+    the weights from a normal approximation of their posterior distribution.
 
     Newton's steps for the penalized likelihood, precisions of the blocks of features by MacKay's updates between them:
     C. K. I. Williams, D. Barber, "Bayesian classification with Gaussian processes" (1998).
     """
     n, d = parameters.shape
     cases = np.ones(n) if weights is None else weights
-    offset = np.zeros(n) if offset is None else offset
-    places = choose_parameter_map(parameters, happened[:, None] - expit(offset)[:, None], rng)
+    places = choose_parameter_map(parameters, happened[:, None].astype(float), rng)
     z = places(parameters)
     design = Design(make_features(z, rng, *sizes(n, d)), z)
-    fit = _fitted(design, happened.astype(float), cases, offset)
+    link, fit = max((_fitted(design, happened, cases, link) for link in LINKS), key=lambda found: found[0])[1:]
     drawn = np.zeros((num_replicates, len(fit.weights)))
     drawn[:, fit.active] = rng.standard_normal((num_replicates, len(fit.active))) @ fit.factor
-    return Chance(places, design.map, design.whitening @ fit.weights, (fit.weights + drawn) @ design.whitening.T)
+    return Chance(link, places, design.map, design.whitening @ fit.weights, (fit.weights + drawn) @ design.whitening.T)
 
 
-def _fitted(design, happened, cases, offset):
-    """Return weights of the whitened features at the largest penalized likelihood."""
+def _fitted(design, happened, cases, link):
+    """Return how likely a link is, the link, and weights of the whitened features at the largest penalized likelihood.
+
+    Likely: the log likelihood less the number of weights that the cases determine (Akaike 1974).
+    """
     weights = np.zeros(design.values.shape[1])
-    if not offset.any():
-        weights[0] = np.log((cases @ happened + 0.5) / (cases @ (1.0 - happened) + 0.5))
+    weights[0] = link.of_chance((cases @ happened + 0.5) / (cases.sum() + 1.0))
     precisions = None
     for _ in range(_MAX_STEPS):
-        logits = design.values @ weights
-        chance = expit(np.clip(logits + offset, -_LARGEST, _LARGEST))
-        curvature = np.maximum(chance * (1.0 - chance), _LEAST_CURVATURE)
-        response = logits + (happened - chance) / curvature
+        sums = design.values @ weights
+        curvature, slope = link.step(np.clip(sums, -_LARGEST, _LARGEST), happened)
+        curvature = np.maximum(curvature, _LEAST_CURVATURE)
+        response = sums + slope / curvature
         own = cases * curvature
         given = design.gram(own), design.values.T @ (own * response), own @ response**2, len(happened), design.blocks
         fit = fit_blocks(*given, precisions, 1.0, 20 if precisions is None else 2)
@@ -115,4 +175,11 @@ def _fitted(design, happened, cases, offset):
         precisions = fit.precisions
         if longest < _MOVED:
             break
-    return fit
+    logs = link.log_probability(np.clip(design.values @ fit.weights, -_LARGEST, _LARGEST))
+    determined = own @ ((design.values[:, fit.active] @ fit.factor.T) ** 2).sum(axis=1)
+    return cases @ np.where(happened, logs, log_of_rest(logs)) - determined, link, fit
+
+
+def log_of_rest(log_probabilities: np.ndarray) -> np.ndarray:
+    """Return the log probabilities of all else."""
+    return np.log(-np.expm1(np.minimum(log_probabilities, _SURE)))

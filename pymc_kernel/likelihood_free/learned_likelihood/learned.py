@@ -176,9 +176,8 @@ class FittedLikelihood:
         rows = np.atleast_2d(observed)
         if rows.ndim != 2 or rows.shape[1] != q:
             raise ValueError(f"observed must have shape ({q},) or (k, {q}), got {observed.shape}.")
-        constant = self.summaries.constant[~self.summaries.kept]
         whole = np.flatnonzero(self.summaries.kept)[self.summaries.whole & (self.summaries.step == 1.0)]
-        outside = (rows[:, ~self.summaries.kept] != constant).any(axis=1)
+        outside = ~self.summaries.is_possible(rows)
         outside |= (rows[:, whole] != np.round(rows[:, whole])).any(axis=1)
         values = self.summaries.observed(rows)
         outside |= ~np.isfinite(values.values).all(axis=1)
@@ -330,15 +329,12 @@ class LearnedLikelihood:
         examples = parameters[some], transform(summaries[some])
         return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates, success, examples)
 
-    def fit_chance(self, parameters, happened, rng, *, weights=None, offset=None) -> Chance | None:
-        """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was.
-
-        With ``offset`` (n,), logits that are known already, what is returned corrects them.
-        """
+    def fit_chance(self, parameters, happened, rng, *, weights=None) -> Chance | None:
+        """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was."""
         happened = np.asarray(happened, dtype=bool)
         if happened.all() or not happened.any():
             return None
-        return learn_chance(parameters, happened, rng, self._sizes, self.num_replicates, weights, offset)
+        return learn_chance(parameters, happened, rng, self._sizes, self.num_replicates, weights)
 
     def fit_folds(self, fit: FittedLikelihood, parameters, summaries, rng, num_folds: int = 5):
         """Yield pairs of rows (k,) and the density learned from all others, by the choices that ``fit`` made.

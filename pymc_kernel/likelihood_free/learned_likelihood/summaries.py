@@ -10,6 +10,7 @@ from pymc_kernel.kernels.points import MAD_TO_SD
 
 _CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
 _ROUNDING = 1e-12  # relative, of numbers that were computed in different orders
+_LEFT_OVER = 1e-7  # of a column, that linear functions of others leave where it is one: rounding, and far below noise
 _MOST_STEPS = 1e5  # that the largest number of a column on a grid is away from zero
 
 
@@ -58,13 +59,17 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class SummaryMap:
-    """Summaries to regular columns: constants left out, each by its own function, then to median zero and unit spread.
+    """Summaries to regular columns, each by its own function, then to median zero and unit spread.
 
+    Constants are left out, and columns that are linear functions of those before them, as copies, sums, and the last of
+    several counts that have a total: given the others they say nothing, and their density has no bound.
     A ``step`` is what all values of a column are multiples of: 1 for whole numbers, 1 / 20 for proportions of 20.
     """
 
-    kept: np.ndarray  # (q,) of bool: the k columns that change
-    constant: np.ndarray  # (q,), the values of those that never did, zero elsewhere
+    kept: np.ndarray  # (q,) of bool: the k columns that are not left out
+    constant: np.ndarray  # (q,), with ``slopes``: what is left out is constant + columns that are kept @ slopes
+    slopes: np.ndarray  # (k, q), zero for columns that are kept
+    rounding: np.ndarray  # (q,), by which columns may differ from that
     whole: np.ndarray  # (k,) of bool: those that change by steps
     step: np.ndarray  # (k,), 1 where there is none
     lowest: np.ndarray  # (k,), the smallest simulated values, in steps; zero is the end of whole numbers
@@ -106,18 +111,22 @@ class SummaryMap:
 
     def inverse(self, values: np.ndarray) -> np.ndarray:
         """Return (m, q) summaries of (m, k) values; whole numbers are rounded."""
-        out = np.tile(self.constant, (len(values), 1))
         x = self._each("inverse", values * self.scale + self.center)
         x = np.where(self.whole, np.round(x), x)
-        out[:, self.kept] = np.where(self.whole & (self.lowest == 0.0), np.maximum(x, 0.0), x) * self.step
+        x = np.where(self.whole & (self.lowest == 0.0), np.maximum(x, 0.0), x) * self.step
+        out = self.constant + x @ self.slopes
+        out[:, self.kept] = x
         return out
+
+    def is_possible(self, summaries: np.ndarray) -> np.ndarray:
+        """Return whether what is left out of summaries (m, q) is as it was in all simulations, (m,)."""
+        off = summaries - (self.constant + summaries[:, self.kept] @ self.slopes)
+        return (np.abs(off) <= self.rounding)[:, ~self.kept].all(axis=1)
 
     @classmethod
     def of(cls, summaries, kinds=None) -> "SummaryMap":
         """Return the map for simulated ``summaries`` (n, q); ``kinds`` of the columns that change, else identity."""
-        size = np.abs(summaries).max(axis=0)
-        varies = np.ptp(summaries, axis=0) > _CONSTANT_SHARE * size
-        constant = np.where(varies, 0.0, summaries[0])
+        varies, constant, slopes, rounding = _left_out(summaries)
         step = np.array([_step(column) for column in summaries[:, varies].T])
         whole, step = step > 0.0, np.where(step > 0.0, step, 1.0)
         columns = summaries[:, varies] / step
@@ -133,10 +142,40 @@ class SummaryMap:
             elif kind == "sqrt":
                 shift[j] = 0.5 if whole[j] else 0.0
         lowest = columns.min(axis=0, initial=np.inf)
-        plain = cls(varies, constant, whole, step, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
+        plain = cls(
+            varies, constant, slopes, rounding, whole, step, lowest, kinds, shift, unit, np.zeros(k), np.ones(k)
+        )
         values = plain(summaries)
         center = np.nanmedian(values, axis=0) if k else np.zeros(0)
         return replace(plain, center=center, scale=np.array([robust_spread(v) for v in values.T]))
+
+
+def _left_out(summaries):
+    """Return which columns (q,) of (n, q) are kept; of the others constants (q,), slopes (k, q) and rounding (q,)."""
+    n, q = summaries.shape
+    size = np.abs(summaries).max(axis=0)
+    kept = np.ptp(summaries, axis=0) > _CONSTANT_SHARE * size
+    constant, rounding = np.where(kept, 0.0, summaries[0]), _CONSTANT_SHARE * size
+    basis = np.empty((n, 0))
+    for j in np.flatnonzero(kept):
+        column = summaries[:, j] / size[j]
+        rest = column - column.mean()
+        spread = np.linalg.norm(rest)
+        for _ in range(2):  # once more for what rounding leaves
+            rest = rest - basis @ (basis.T @ rest)
+        # Of hardly more simulations than columns nobody knows.
+        if np.linalg.norm(rest) > _LEFT_OVER * spread or n <= 2 * q:
+            basis = np.column_stack([basis, rest / np.linalg.norm(rest)])
+        else:
+            kept[j] = False
+    slopes = np.zeros((int(kept.sum()), q))
+    others = summaries[:, kept]
+    center = others.mean(axis=0)
+    for j in np.flatnonzero(~kept & (np.ptp(summaries, axis=0) > rounding)):
+        scales = size[kept]
+        slopes[:, j] = np.linalg.lstsq((others - center) / scales, summaries[:, j] - summaries[:, j].mean())[0] / scales
+        constant[j], rounding[j] = summaries[:, j].mean() - center @ slopes[:, j], 10.0 * _LEFT_OVER * size[j]
+    return kept, constant, slopes, rounding
 
 
 def _step(x) -> float:
