@@ -207,6 +207,9 @@ def SyntheticLikelihood(
     gives the error of means and spreads where it is above .15 posterior standard deviations for certain. Other
     samplers say nothing, nor is anything said with ``shrinkage``. Transform the summaries, or take :func:`KernelABC`.
 
+    The unbiased estimate is exactly zero where all simulations are far from the data, and no chain can begin there:
+    where the middle of the prior is such a place, give ``initvals``.
+
     Examples
     --------
     >>> import numpy as np, pymc as pm, pymc_kernel as pk

@@ -122,9 +122,13 @@ def sample_likelihood_free(
     Interrupted, it returns the posterior by the rounds that are finished.
 
     The data were observed, so the simulator that made them did not fail: where some simulations fail, the probability
-    of that, given the parameters, is learned by a logistic regression on the same features, and the likelihood has the
-    probability of not failing as a factor. Where the data are whole numbers that many simulations share (all failures,
-    no event at all, rounded numbers), the learned probability of just these data is corrected likewise.
+    of that, given the parameters, is learned by a regression on the same features (logit or complementary log-log link,
+    whichever is likelier), and the likelihood has the probability of not failing as a factor. Where the data are whole
+    numbers that many simulations share (all failures, no event at all, rounded numbers), the probability of just these
+    data is learned likewise, and stands for their density where held-out simulations are in favor.
+
+    Summaries that are linear functions of those before them, such as copies, sums, or the last of several counts with a
+    total, are left out: given the others they say nothing.
 
     At the end the simulations are left out by fifths. ``learning_error`` is the standard error of the posterior means
     by the simulations that there are (jackknife, in posterior standard deviations; the largest). ``held_out_shift`` and
