@@ -243,10 +243,10 @@ class CautiousRounds:
             state = self.update(rng, state, parameters, simulate(rng, parameters))
         return self.posterior(rng, state)
 
-    def _chance(self, parameters, happened, rng):
+    def _chance(self, parameters, happened, rng, **options):
         """Return the probability of an event as a function of the parameters; None where it is certain."""
         learner = self.estimator if hasattr(self.estimator, "fit_chance") else LearnedLikelihood()
-        return learner.fit_chance(parameters, happened, rng)
+        return learner.fit_chance(parameters, happened, rng, **options)
 
     def _next_size(self, state):
         """Return how many simulations the next round has."""

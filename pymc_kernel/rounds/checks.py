@@ -20,7 +20,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import bdtr, bdtrc, ndtri
 
-from pymc_kernel.rounds.local_likelihood import LocalLikelihood
+from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, LogLog
+from pymc_kernel.rounds.local_likelihood import LocalLikelihood, Match
 from pymc_kernel.rounds.particles import Draws
 from pymc_kernel.smc.weights import normalized
 
@@ -149,6 +150,7 @@ def summarized_ranks(ranks: np.ndarray, weights: np.ndarray) -> Calibration:
 
 _FEWEST_MATCHES, _LEAST_SHARE = 20, 0.05  # simulations that give just the data, for their probability to be learned
 _SURE = -1e-12  # log probability of what cannot be told from certain
+_IMPOSSIBLE = -1e12  # and that of what is out of the question, so that a score is a number
 _TOWARD_PRIOR = 0.5  # power of the weights that make simulated parameters draws of the prior: at 1 few would count
 
 
@@ -167,7 +169,7 @@ class Checks(NamedTuple):
     """Share of the posterior outside of the region that the last round simulated."""
 
 
-class _Match(NamedTuple):
+class _OfMatches(NamedTuple):
     """The probability of a match as a likelihood of data that are one."""
 
     likelihood: LocalLikelihood
@@ -195,32 +197,39 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
     is_near : ndarray (n,) of bool
         Those that the density was learned from.
     learn : callable
-        Takes parameters, what happened, and a generator; returns a Chance, or None where it is certain.
+        Takes parameters, what happened, a generator, and ``links``; returns a Chance, or None where it is certain.
     """
     matches = (summaries == likelihood.observed).all(axis=1)
     if matches.sum() < max(_FEWEST_MATCHES, _LEAST_SHARE * len(matches)) or matches.all():
         return likelihood, folds
     if (likelihood.observed != np.round(likelihood.observed)).any():
         return likelihood, folds
+    # That nothing happens, or all that can: held-out simulations do not tell how fast its probability falls.
+    lowest, highest = np.nanmin(summaries, axis=0), np.nanmax(summaries, axis=0)
+    is_extreme = ((likelihood.observed == lowest) | (likelihood.observed == highest)).all()
+    links = (LogLog,) if is_extreme else LINKS
     near, plain = np.flatnonzero(is_near), replace(likelihood, region=None)
     found, gain = [], 0.0
     for rows, fit in folds:
         left = near[rows]
         rest = np.setdiff1d(np.arange(len(matches)), left)
-        chance = learn(parameters[rest], matches[rest], rng)
+        chance = learn(parameters[rest], matches[rest], rng, links=links)
         if chance is None:
             return likelihood, folds
-        by_density = np.minimum(np.nan_to_num(replace(plain, fit=fit)(parameters[left]), nan=-np.inf), _SURE)
-        gain += _log_score(chance.log_probability(parameters[left]), matches[left])
-        gain -= _log_score(by_density, matches[left])
-        found.append(Fold(rows[matches[left]], _Match(replace(likelihood, fit=fit, match=chance))))
+        by_density = replace(plain, fit=fit)
+        by_match = replace(by_density, match=Match(chance, chance, len(rest)))
+        gain += _log_score(by_match(parameters[left]), matches[left])
+        gain -= _log_score(by_density(parameters[left]), matches[left])
+        found.append(Fold(rows[matches[left]], _OfMatches(replace(by_match, region=likelihood.region))))
     if gain <= 0.0:
         return likelihood, folds
-    return replace(likelihood, match=learn(parameters, matches, rng)), found
+    chance = learn(parameters, matches, rng, links=links)
+    return replace(likelihood, match=Match(chance, chance, len(matches))), found
 
 
 def _log_score(log_chance, happened):
-    return log_chance[happened].sum() + np.log(-np.expm1(np.minimum(log_chance[~happened], _SURE))).sum()
+    log_chance = np.clip(log_chance, _IMPOSSIBLE, _SURE)
+    return log_chance[happened].sum() + np.log(-np.expm1(log_chance[~happened])).sum()
 
 
 def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weights, draws: Draws, rng) -> Checks:

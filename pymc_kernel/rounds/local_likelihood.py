@@ -22,6 +22,29 @@ class SimulatedRegion(NamedTuple):
         return np.minimum(self.mixture.log_density(parameters) - self.cut, 0.0)
 
 
+class Match(NamedTuple):
+    """The probability that a simulation gives just the data.
+
+    Where it is below one in as many simulations as there are, none tells how small it is: it is then no larger than the
+    learned density says.
+    """
+
+    chance: Chance
+    """The estimate, or what it might as well be."""
+    estimate: Chance
+    num_simulations: int
+
+    def log_probability(self, parameters: np.ndarray, by_density: np.ndarray) -> np.ndarray:
+        """Return log probabilities (m,), given those by the density (m,)."""
+        found, estimate = (chance.log_probability(parameters) for chance in (self.chance, self.estimate))
+        is_seen = estimate > -np.log(self.num_simulations)
+        return np.where(is_seen, found, np.minimum(np.minimum(found, estimate), by_density))
+
+    def replicate(self, number: int) -> "Match":
+        """Return one of the replicates in place of the estimate."""
+        return self._replace(chance=self.estimate.replicate(number))
+
+
 @dataclass(frozen=True, eq=False)
 class LocalLikelihood:
     """A learned log likelihood of the observation, penalized outside of the region that was simulated last.
@@ -34,7 +57,7 @@ class LocalLikelihood:
         None: everywhere.
     success : Chance or None
         That a simulation does not fail, since the data were observed; None: always.
-    match : Chance or None
+    match : Match or None
         That a simulation gives just these data, in place of the learned density of them: where they are whole numbers
         that many simulations share, it needs no assumption on their distribution.
     """
@@ -43,16 +66,15 @@ class LocalLikelihood:
     observed: np.ndarray
     region: SimulatedRegion | None
     success: Chance | None = None
-    match: Chance | None = None
+    match: Match | None = None
 
     def __call__(self, parameters: np.ndarray) -> np.ndarray:
         """Return log likelihoods (m,) at parameters (m, d)."""
-        if self.match is None:
-            values = self.fit.log_density(parameters, self.observed)
-            if self.success is not None:
-                values = values + self.success.log_probability(parameters)
-        else:
-            values = self.match.log_probability(parameters)
+        values = self.fit.log_density(parameters, self.observed)
+        if self.success is not None:
+            values = values + self.success.log_probability(parameters)
+        if self.match is not None:
+            values = self.match.log_probability(parameters, values)
         if self.region is not None:
             values = values + self.region.log_penalty(parameters)
         return np.where(np.isnan(values) | (values == np.inf), -np.inf, values)

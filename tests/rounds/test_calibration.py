@@ -1,6 +1,7 @@
 """Ranks of true parameters among posteriors of simulations like the data: right, shifted, narrow."""
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy.special import expit
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood, ParticleSampler
 from pymc_kernel.rounds.checks import Fold, checked, choose_match, ranks_of, simulated_ranks, summarized_ranks
+from pymc_kernel.rounds.local_likelihood import Match
 from tests.rounds.priors import NormalPrior, UniformPrior
 
 NOISE = np.array([0.3, 500.0])
@@ -264,6 +266,33 @@ def test_a_match_stands_for_a_density_that_is_wrong(rng):
     # Data that nothing matches are left to the density.
     other = replace(likelihood, observed=np.array([3.5]))
     assert choose_match(other, folds, *given, learn, rng)[0].match is None
+
+
+def test_where_simulations_never_match_the_density_bounds_the_probability():
+    class Fixed(NamedTuple):
+        value: np.ndarray
+
+        def log_probability(self, parameters):
+            return np.array(self.value)
+
+    match = Match(Fixed([-1.0, -2.0, -9.0, -6.0]), Fixed([-4.0, -5.0, -8.0, -12.0]), 100)  # one in a hundred is -4.6
+    found = match.log_probability(np.zeros((4, 1)), np.array([-30.0, -30.0, -5.0, -7.0]))
+    np.testing.assert_array_equal(found, [-1.0, -30.0, -9.0, -12.0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_no_event_leaves_no_tail(seed):
+    """Ten counts without an event: beyond a rate of one is a twentieth of a thousandth of the posterior."""
+    prior = NormalPrior(np.zeros(1), np.array([1.5]))
+    found = rounds_of(lambda rng, p: rng.poisson(10.0 * np.exp(p)).astype(float), prior, [0.0], seed, number=1000)
+    grid = np.linspace(-8.0, 4.0, 3001)
+    density = stats.norm(0.0, 1.5).pdf(grid) * np.exp(-10.0 * np.exp(grid))
+    cumulated = density.cumsum() / density.sum()
+    draws = found.draws.positions[:, 0]
+    for level in (0.05, 0.5, 0.95):
+        assert abs(np.mean(draws < np.interp(level, cumulated, grid)) - level) < 0.1
+    assert np.mean(draws > np.interp(0.999, cumulated, grid) + 0.7) < 0.002
 
 
 def test_failures_that_depend_on_the_parameters_are_part_of_the_likelihood():

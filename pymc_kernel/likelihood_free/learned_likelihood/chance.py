@@ -133,11 +133,11 @@ class Chance:
 
 
 @one_blas_thread
-def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=None) -> Chance:
+def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=None, links=LINKS) -> Chance:
     """Return the probability of an event learned from cases (n,) with ``weights`` in which it ``happened`` or did not.
 
     ``sizes`` takes n and d and returns how many bumps in each parameter, and how many in all. Replicates are draws of
-    the weights from a normal approximation of their posterior distribution.
+    the weights from a normal approximation of their posterior distribution. Of the ``links`` the likeliest is taken.
 
     Newton's steps for the penalized likelihood, precisions of the blocks of features by MacKay's updates between them:
     C. K. I. Williams, D. Barber, "Bayesian classification with Gaussian processes" (1998).
@@ -147,7 +147,7 @@ def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=
     places = choose_parameter_map(parameters, happened[:, None].astype(float), rng)
     z = places(parameters)
     design = Design(make_features(z, rng, *sizes(n, d)), z)
-    link, fit = max((_fitted(design, happened, cases, link) for link in LINKS), key=lambda found: found[0])[1:]
+    link, fit = max((_fitted(design, happened, cases, link) for link in links), key=lambda found: found[0])[1:]
     drawn = np.zeros((num_replicates, len(fit.weights)))
     drawn[:, fit.active] = rng.standard_normal((num_replicates, len(fit.active))) @ fit.factor
     return Chance(link, places, design.map, design.whitening @ fit.weights, (fit.weights + drawn) @ design.whitening.T)

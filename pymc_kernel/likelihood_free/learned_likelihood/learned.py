@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
-from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
+from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Together
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
@@ -329,12 +329,12 @@ class LearnedLikelihood:
         examples = parameters[some], transform(summaries[some])
         return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates, success, examples)
 
-    def fit_chance(self, parameters, happened, rng, *, weights=None) -> Chance | None:
+    def fit_chance(self, parameters, happened, rng, *, weights=None, links=LINKS) -> Chance | None:
         """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was."""
         happened = np.asarray(happened, dtype=bool)
         if happened.all() or not happened.any():
             return None
-        return learn_chance(parameters, happened, rng, self._sizes, self.num_replicates, weights)
+        return learn_chance(parameters, happened, rng, self._sizes, self.num_replicates, weights, links)
 
     def fit_folds(self, fit: FittedLikelihood, parameters, summaries, rng, num_folds: int = 5):
         """Yield pairs of rows (k,) and the density learned from all others, by the choices that ``fit`` made.
