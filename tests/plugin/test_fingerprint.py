@@ -65,7 +65,7 @@ def test_evaluations_do_not_change_it(block):
         theta = pm.Normal("theta", 0, 1)
         block("y", simulator, theta, observed=np.full(2, 10.0), num_simulations=9)
     before = model_fingerprint(forward_graph(model))
-    assert np.isfinite(model.compile_logp()({"theta": 0.0}))
+    assert not np.isnan(model.compile_logp()({"theta": 0.0}))  # an unbiased estimate may be zero
     assert model_fingerprint(forward_graph(model)) == before
 
 
