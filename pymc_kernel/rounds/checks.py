@@ -205,8 +205,9 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
     if (likelihood.observed != np.round(likelihood.observed)).any():
         return likelihood, folds
     # That nothing happens, or all that can: held-out simulations do not tell how fast its probability falls.
-    lowest, highest = np.nanmin(summaries, axis=0), np.nanmax(summaries, axis=0)
-    is_extreme = ((likelihood.observed == lowest) | (likelihood.observed == highest)).all()
+    finite = summaries[np.isfinite(summaries).all(axis=1)]
+    ends = finite.min(axis=0), finite.max(axis=0)
+    is_extreme = np.any([likelihood.observed == end for end in ends], axis=0).all()
     links = (LogLog,) if is_extreme else LINKS
     near, plain = np.flatnonzero(is_near), replace(likelihood, region=None)
     found, gain = [], 0.0

@@ -274,12 +274,17 @@ def test_what_follows_from_other_summaries_is_left_out():
     np.testing.assert_allclose(whole.log_density(theta, everything), alone.log_density(theta, own), rtol=1e-2)
     drawn = whole.sample(theta, rng)
     np.testing.assert_allclose(drawn[:, 5], 1e6 * (drawn[:, 0] - drawn[:, 1]), atol=1e-3)
-    np.testing.assert_allclose(drawn[:, 7], 20.0 - drawn[:, 2] - drawn[:, 3], atol=1e-8)
+    np.testing.assert_array_equal(drawn[:, 7], 20.0 - drawn[:, 2] - drawn[:, 3])  # without rounding
     for j in (4, 5, 6, 7):  # data that break it cannot be
         broken = everything[:5] + 1e-3 * np.abs(everything).max(axis=0) * (np.arange(8) == j)
         assert (whole.log_density(theta[:5], broken) == -np.inf).all()
     few = SummaryMap.of(rng.normal(size=(9, 12)))
     assert few.kept.all()
+    noisy[0] = 1e9  # one simulation that explodes is no copy of another summary
+    assert SummaryMap.of(noisy).kept.all()
+    far = SummaryMap.of(1e6 + np.column_stack([theta, theta[:, 0] + 1e-2 * theta[:, 1], theta[:, 0]]))
+    assert far.kept.tolist() == [True, True, False, False]
+    assert not far.is_possible(1e6 + np.array([[1.0, 1.0, 1.01, 1.01]])).any()
 
 
 def test_residuals_however_far_have_finite_densities():

@@ -72,7 +72,7 @@ class LogLog:
     def step(sums, happened):
         """Return the expected curvature of the log likelihood of each case, and its slope."""
         h = np.exp(sums)
-        odds = h / np.expm1(np.minimum(h, _LARGEST))  # h times the odds of the event
+        odds = h * np.exp(-h) / -np.expm1(-h)  # h times the odds of the event
         return h * odds, np.where(happened, -h, odds)
 
 

@@ -10,7 +10,7 @@ from pymc_kernel.kernels.points import MAD_TO_SD
 
 _CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
 _ROUNDING = 1e-12  # relative, of numbers that were computed in different orders
-_LEFT_OVER = 1e-7  # of a column, that linear functions of others leave where it is one: rounding, and far below noise
+_LEFT_OVER = 1e-9  # of the terms of a linear function, that may be rounding; far below noise
 _MOST_STEPS = 1e5  # that the largest number of a column on a grid is away from zero
 
 
@@ -69,7 +69,7 @@ class SummaryMap:
     kept: np.ndarray  # (q,) of bool: the k columns that are not left out
     constant: np.ndarray  # (q,), with ``slopes``: what is left out is constant + columns that are kept @ slopes
     slopes: np.ndarray  # (k, q), zero for columns that are kept
-    rounding: np.ndarray  # (q,), by which columns may differ from that
+    left_step: np.ndarray  # (q,), the step of columns that are left out, zero where there is none
     whole: np.ndarray  # (k,) of bool: those that change by steps
     step: np.ndarray  # (k,), 1 where there is none
     lowest: np.ndarray  # (k,), the smallest simulated values, in steps; zero is the end of whole numbers
@@ -115,18 +115,22 @@ class SummaryMap:
         x = np.where(self.whole, np.round(x), x)
         x = np.where(self.whole & (self.lowest == 0.0), np.maximum(x, 0.0), x) * self.step
         out = self.constant + x @ self.slopes
+        step = np.where(self.left_step > 0.0, self.left_step, 1.0)
+        out = np.where(self.left_step > 0.0, np.round(out / step) * step, out)
         out[:, self.kept] = x
         return out
 
     def is_possible(self, summaries: np.ndarray) -> np.ndarray:
         """Return whether what is left out of summaries (m, q) is as it was in all simulations, (m,)."""
-        off = summaries - (self.constant + summaries[:, self.kept] @ self.slopes)
-        return (np.abs(off) <= self.rounding)[:, ~self.kept].all(axis=1)
+        follows = _follows(summaries[:, self.kept], summaries, self.constant, self.slopes)
+        return follows[:, ~self.kept].all(axis=1)
 
     @classmethod
     def of(cls, summaries, kinds=None) -> "SummaryMap":
         """Return the map for simulated ``summaries`` (n, q); ``kinds`` of the columns that change, else identity."""
-        varies, constant, slopes, rounding = _left_out(summaries)
+        varies, constant, slopes = _left_out(summaries)
+        rest = ~varies & (slopes != 0.0).any(axis=0)
+        left_step = np.array([_step(column) if out else 0.0 for column, out in zip(summaries.T, rest, strict=True)])
         step = np.array([_step(column) for column in summaries[:, varies].T])
         whole, step = step > 0.0, np.where(step > 0.0, step, 1.0)
         columns = summaries[:, varies] / step
@@ -142,40 +146,52 @@ class SummaryMap:
             elif kind == "sqrt":
                 shift[j] = 0.5 if whole[j] else 0.0
         lowest = columns.min(axis=0, initial=np.inf)
-        plain = cls(
-            varies, constant, slopes, rounding, whole, step, lowest, kinds, shift, unit, np.zeros(k), np.ones(k)
-        )
+        left = constant, slopes, left_step
+        plain = cls(varies, *left, whole, step, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
         values = plain(summaries)
         center = np.nanmedian(values, axis=0) if k else np.zeros(0)
         return replace(plain, center=center, scale=np.array([robust_spread(v) for v in values.T]))
 
 
 def _left_out(summaries):
-    """Return which columns (q,) of (n, q) are kept; of the others constants (q,), slopes (k, q) and rounding (q,)."""
+    """Return which columns (q,) of (n, q) are kept; and of the others constants (q,) and slopes (k, q)."""
     n, q = summaries.shape
     size = np.abs(summaries).max(axis=0)
     kept = np.ptp(summaries, axis=0) > _CONSTANT_SHARE * size
-    constant, rounding = np.where(kept, 0.0, summaries[0]), _CONSTANT_SHARE * size
-    basis = np.empty((n, 0))
-    for j in np.flatnonzero(kept):
+    varying = np.flatnonzero(kept)
+    basis, found = np.empty((n, 0)), {}
+    for j in varying:
         column = summaries[:, j] / size[j]
         rest = column - column.mean()
         spread = np.linalg.norm(rest)
         for _ in range(2):  # once more for what rounding leaves
             rest = rest - basis @ (basis.T @ rest)
-        # Of hardly more simulations than columns nobody knows.
-        if np.linalg.norm(rest) > _LEFT_OVER * spread or n <= 2 * q:
-            basis = np.column_stack([basis, rest / np.linalg.norm(rest)])
-        else:
-            kept[j] = False
-    slopes = np.zeros((int(kept.sum()), q))
-    others = summaries[:, kept]
-    center = others.mean(axis=0)
-    for j in np.flatnonzero(~kept & (np.ptp(summaries, axis=0) > rounding)):
-        scales = size[kept]
-        slopes[:, j] = np.linalg.lstsq((others - center) / scales, summaries[:, j] - summaries[:, j].mean())[0] / scales
-        constant[j], rounding[j] = summaries[:, j].mean() - center @ slopes[:, j], 10.0 * _LEFT_OVER * size[j]
-    return kept, constant, slopes, rounding
+        # Of hardly more simulations than columns nobody knows. Norms may be those of one huge simulation: each counts.
+        if n > 2 * q and np.linalg.norm(rest) <= np.sqrt(_LEFT_OVER) * spread:
+            before = varying[(varying < j) & kept[varying]]
+            linear = _linear(summaries[:, before], summaries[:, j])
+            if _follows(summaries[:, before], summaries[:, [j]], *linear).all():
+                kept[j], found[j] = False, (before, linear)
+                continue
+        length = np.linalg.norm(rest)
+        basis = np.column_stack([basis, rest / length]) if length > 0.0 else basis
+    constant, slopes = np.where(kept, 0.0, summaries[0]), np.zeros((q, q))
+    for j, (before, (level, slope)) in found.items():
+        constant[j], slopes[before, j] = level[0], slope[:, 0]
+    return kept, constant, slopes[kept]
+
+
+def _linear(columns, column):
+    """Return the constant (1,) and slopes (k, 1) of a linear function of columns (n, k)."""
+    center, size = columns.mean(axis=0), np.abs(columns).max(axis=0)
+    slopes = np.linalg.lstsq((columns - center) / size, column - column.mean())[0] / size
+    return np.array([column.mean() - center @ slopes]), slopes[:, None]
+
+
+def _follows(columns, others, constant, slopes):
+    """Return which of others (n, p) are linear functions of columns (n, k), but for rounding."""
+    terms = np.abs(constant) + np.abs(columns) @ np.abs(slopes)
+    return np.abs(others - constant - columns @ slopes) <= _LEFT_OVER * terms
 
 
 def _step(x) -> float:
