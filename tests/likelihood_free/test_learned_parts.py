@@ -261,12 +261,12 @@ def test_what_is_on_a_grid_and_what_is_not():
 def test_what_follows_from_other_summaries_is_left_out():
     """A copy, a sum in other units, a constant, and the last of three counts that have a total."""
     rng = np.random.default_rng(1)
-    theta = rng.normal(size=(400, 2))
-    shares = np.exp(np.column_stack([theta, np.zeros(400)]))
+    theta = rng.normal(size=(200, 2))
+    shares = np.exp(np.column_stack([theta, np.zeros(200)]))
     counts = np.array([rng.multinomial(20, row / row.sum()) for row in shares]).astype(float)
-    noisy = 100.0 + theta + 0.3 * rng.normal(size=(400, 2))
+    noisy = 100.0 + theta + 0.3 * rng.normal(size=(200, 2))
     own = np.column_stack([noisy, counts[:, :2]])
-    everything = np.column_stack([own, noisy[:, 1], 1e6 * (noisy[:, 0] - noisy[:, 1]), np.full(400, 7.0), counts[:, 2]])
+    everything = np.column_stack([own, noisy[:, 1], 1e6 * (noisy[:, 0] - noisy[:, 1]), np.full(200, 7.0), counts[:, 2]])
     alone, whole = (
         LearnedLikelihood(num_replicates=1).fit(theta, s, np.random.default_rng(2)) for s in (own, everything)
     )
