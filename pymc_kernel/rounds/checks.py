@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import bdtr, bdtrc, ndtri
 
-from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, LogLog
+from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, LogLog, log_scores
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, Match
 from pymc_kernel.rounds.particles import Draws
 from pymc_kernel.smc.weights import normalized
@@ -149,8 +149,7 @@ def summarized_ranks(ranks: np.ndarray, weights: np.ndarray) -> Calibration:
 
 
 _FEWEST_MATCHES, _LEAST_SHARE = 20, 0.05  # simulations that give just the data, for their probability to be learned
-_SURE = -1e-12  # log probability of what cannot be told from certain
-_IMPOSSIBLE = -1e12  # and that of what is out of the question, so that a score is a number
+_IMPOSSIBLE = -1e12  # log probability of what is out of the question, so that a score is a number
 _TOWARD_PRIOR = 0.5  # power of the weights that make simulated parameters draws of the prior: at 1 few would count
 
 
@@ -218,19 +217,17 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
         if chance is None:
             return likelihood, folds
         by_density = replace(plain, fit=fit)
-        by_match = replace(by_density, match=Match(chance, chance, len(rest)))
+        by_match = replace(by_density, match=Match(chance, len(rest)))
         gain += _log_score(by_match(parameters[left]), matches[left])
         gain -= _log_score(by_density(parameters[left]), matches[left])
         found.append(Fold(rows[matches[left]], _OfMatches(replace(by_match, region=likelihood.region))))
     if gain <= 0.0:
         return likelihood, folds
-    chance = learn(parameters, matches, rng, links=links)
-    return replace(likelihood, match=Match(chance, chance, len(matches))), found
+    return replace(likelihood, match=Match(learn(parameters, matches, rng, links=links), len(matches))), found
 
 
 def _log_score(log_chance, happened):
-    log_chance = np.clip(log_chance, _IMPOSSIBLE, _SURE)
-    return log_chance[happened].sum() + np.log(-np.expm1(log_chance[~happened])).sum()
+    return log_scores(np.clip(log_chance, _IMPOSSIBLE, 0.0), happened).sum()
 
 
 def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weights, draws: Draws, rng) -> Checks:

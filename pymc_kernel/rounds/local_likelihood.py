@@ -29,20 +29,21 @@ class Match(NamedTuple):
     learned density says.
     """
 
-    chance: Chance
-    """The estimate, or what it might as well be."""
     estimate: Chance
     num_simulations: int
+    drawn: Chance | None = None
+    """What the estimate might as well be, in its place."""
 
     def log_probability(self, parameters: np.ndarray, by_density: np.ndarray) -> np.ndarray:
         """Return log probabilities (m,), given those by the density (m,)."""
-        found, estimate = (chance.log_probability(parameters) for chance in (self.chance, self.estimate))
+        estimate = self.estimate.log_probability(parameters)
+        found = estimate if self.drawn is None else self.drawn.log_probability(parameters)
         is_seen = estimate > -np.log(self.num_simulations)
         return np.where(is_seen, found, np.minimum(np.minimum(found, estimate), by_density))
 
     def replicate(self, number: int) -> "Match":
         """Return one of the replicates in place of the estimate."""
-        return self._replace(chance=self.estimate.replicate(number))
+        return self._replace(drawn=self.estimate.replicate(number))
 
 
 @dataclass(frozen=True, eq=False)

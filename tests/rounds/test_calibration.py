@@ -275,7 +275,7 @@ def test_where_simulations_never_match_the_density_bounds_the_probability():
         def log_probability(self, parameters):
             return np.array(self.value)
 
-    match = Match(Fixed([-1.0, -2.0, -9.0, -6.0]), Fixed([-4.0, -5.0, -8.0, -12.0]), 100)  # one in a hundred is -4.6
+    match = Match(Fixed([-4.0, -5.0, -8.0, -12.0]), 100, Fixed([-1.0, -2.0, -9.0, -6.0]))  # one in a hundred is -4.6
     found = match.log_probability(np.zeros((4, 1)), np.array([-30.0, -30.0, -5.0, -7.0]))
     np.testing.assert_array_equal(found, [-1.0, -30.0, -9.0, -12.0])
 

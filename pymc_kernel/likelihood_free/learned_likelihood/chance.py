@@ -143,7 +143,7 @@ def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=
     C. K. I. Williams, D. Barber, "Bayesian classification with Gaussian processes" (1998).
     """
     n, d = parameters.shape
-    cases = np.ones(n) if weights is None else weights
+    cases = np.ones(n) if weights is None else weights / weights.mean()
     places = choose_parameter_map(parameters, happened[:, None].astype(float), rng)
     z = places(parameters)
     design = Design(make_features(z, rng, *sizes(n, d)), z)
@@ -177,9 +177,9 @@ def _fitted(design, happened, cases, link):
             break
     logs = link.log_probability(np.clip(design.values @ fit.weights, -_LARGEST, _LARGEST))
     determined = own @ ((design.values[:, fit.active] @ fit.factor.T) ** 2).sum(axis=1)
-    return cases @ np.where(happened, logs, log_of_rest(logs)) - determined, link, fit
+    return cases @ log_scores(logs, happened) - determined, link, fit
 
 
-def log_of_rest(log_probabilities: np.ndarray) -> np.ndarray:
-    """Return the log probabilities of all else."""
-    return np.log(-np.expm1(np.minimum(log_probabilities, _SURE)))
+def log_scores(log_probabilities: np.ndarray, happened: np.ndarray) -> np.ndarray:
+    """Return the log probability of each case (n,), by that of the event and whether it happened."""
+    return np.where(happened, log_probabilities, np.log(-np.expm1(np.minimum(log_probabilities, _SURE))))

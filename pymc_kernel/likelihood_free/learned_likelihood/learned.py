@@ -324,8 +324,7 @@ class LearnedLikelihood:
         success, num_dropped = None, int((~whole).sum())
         if num_dropped:
             used = weights_of_all > 0.0
-            own = weights_of_all[used]
-            success = self.fit_chance(places_of_all[used], whole[used], rng, weights=own / own.mean())
+            success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
         some = order[:_MAX_EXAMPLES]
         examples = parameters[some], transform(summaries[some])
         return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates, success, examples)

@@ -158,26 +158,18 @@ def _left_out(summaries):
     n, q = summaries.shape
     size = np.abs(summaries).max(axis=0)
     kept = np.ptp(summaries, axis=0) > _CONSTANT_SHARE * size
-    varying = np.flatnonzero(kept)
-    basis, found = np.empty((n, 0)), {}
-    for j in varying:
-        column = summaries[:, j] / size[j]
-        rest = column - column.mean()
-        spread = np.linalg.norm(rest)
-        for _ in range(2):  # once more for what rounding leaves
-            rest = rest - basis @ (basis.T @ rest)
-        # Of hardly more simulations than columns nobody knows. Norms may be those of one huge simulation: each counts.
-        if n > 2 * q and np.linalg.norm(rest) <= np.sqrt(_LEFT_OVER) * spread:
-            before = varying[(varying < j) & kept[varying]]
-            linear = _linear(summaries[:, before], summaries[:, j])
-            if _follows(summaries[:, before], summaries[:, [j]], *linear).all():
-                kept[j], found[j] = False, (before, linear)
-                continue
-        length = np.linalg.norm(rest)
-        basis = np.column_stack([basis, rest / length]) if length > 0.0 else basis
     constant, slopes = np.where(kept, 0.0, summaries[0]), np.zeros((q, q))
-    for j, (before, (level, slope)) in found.items():
-        constant[j], slopes[before, j] = level[0], slope[:, 0]
+    if n > 2 * q:  # of hardly more simulations than columns nobody knows
+        columns = summaries[:, kept] / size[kept]
+        columns -= columns.mean(axis=0)
+        rest = np.abs(np.diag(np.linalg.qr(columns, mode="r")))  # what those before leave of each
+        # Norms may be those of one huge simulation: each of them counts.
+        is_small = rest <= np.sqrt(_LEFT_OVER) * np.linalg.norm(columns, axis=0)
+        for j in np.flatnonzero(kept)[is_small]:
+            before = np.flatnonzero(kept[:j])
+            level, slope = _linear(summaries[:, before], summaries[:, j])
+            if _follows(summaries[:, before], summaries[:, [j]], level, slope).all():
+                kept[j], constant[j], slopes[before, j] = False, level[0], slope[:, 0]
     return kept, constant, slopes[kept]
 
 
