@@ -17,7 +17,7 @@ def search_with(rounds, tolerance):
     """A search that has measured no more than these rounds: distance, sd of the log ratio, R-hat."""
     search = Search.__new__(Search)
     search.unknown, search.estimated, search.tolerance = SimpleNamespace(), [], tolerance
-    search.noise_share, search.noise_sd = 0.0, 0.0
+    search.noise_share, search.noise_sd, search.best = 0.0, 0.0, None
     search.rounds = [Round(10 * i, d, sd, 1.0, d, rhat, 0.0) for i, (d, sd, rhat) in enumerate(rounds)]
     return search
 
@@ -35,6 +35,22 @@ def search_with(rounds, tolerance):
 )
 def test_chains_are_divided_where_all_is_learned_in_each_of_them(rounds, is_divided):
     assert search_with(rounds, tolerance=0.2).is_divided is is_divided
+
+
+@pytest.mark.parametrize(
+    ("held_out", "rhat", "distance", "is_taken"),
+    [(0.03, 1.02, 0.01, True), (0.2, 1.02, 0.2, False), (0.03, 1.5, 0.01, False)],
+)
+def test_last_evaluations_are_learned_where_that_is_no_worse_and_tell_of_the_best_where_it_is(
+    held_out, rhat, distance, is_taken
+):
+    search = search_with([(0.01, 0.02, 1.0)] * 2, tolerance=0.05)
+    search.best, search.is_confirmed = search.rounds[-1], True
+    search.fits, search.draws, search.best_fits, search.best_draws = "new", "theirs", "old", "its"
+    search.held_out, search.rhat = held_out, rhat
+    assert search._take_in_all() is is_taken
+    assert (search.best_fits, search.best_draws) == (("new", "theirs") if is_taken else ("old", "its"))
+    assert search.best.distance == distance
 
 
 def test_single_precision_is_refused_by_name():

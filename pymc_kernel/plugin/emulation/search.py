@@ -115,9 +115,12 @@ class Search:
                 self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)])
                 if self.best is not None:
                     advance(0, f"Distance {self.best.distance:.2f}")
-                if self.has_ended or self.is_divided:
+                if self.is_divided:
                     break
                 batch = self.propose(prior, size or self._batch_size)
+                left = (most - len(self.record)) // self.repeats
+                if (self.has_ended or not left) and self._take_in_all():
+                    break
                 self.num_own = len(batch)
                 if self.draws is not None:
                     if self.explorers is None:
@@ -127,7 +130,21 @@ class Search:
                     self.num_explored = len(explored)
                     apart, left_out = self.challengers.apart, self.challengers.left_out
                     batch = np.concatenate([batch, explored, apart, left_out, self._most_uncertain()])
-                batch = batch[: (most - len(self.record)) // self.repeats]
+                batch = batch[:left]
+
+    def _take_in_all(self) -> bool:
+        """Let the last evaluations count, which no fresh draws come after, by all else that is known of a distance.
+
+        Where what is learned with them is no worse than the best, it is the best; else the best has this distance, too.
+        Return whether it is the best.
+        """
+        if self.best is None or self.fits is None or not Chains.have_converged(self.rhat):
+            return False
+        if self.held_out >= max(self._enough, self.best.distance):
+            self.best = self.best._replace(distance=self.held_out)
+            return False
+        self.best_fits, self.best_draws = self.fits, self.draws
+        return True
 
     @cached_property
     def chains(self) -> Chains:
@@ -206,7 +223,7 @@ class Search:
     def is_divided(self) -> bool:
         """Whether all is learned where the chains are, and they do not agree: they are in modes apart, or slow."""
         last = self.rounds[-_LEARNED:]
-        if len(last) < _LEARNED or self.estimated:
+        if len(last) < _LEARNED or self.estimated or self.has_ended:
             return False
         # One chain of ten in an invented mode is a distance of a tenth, however wrong the log density is there.
         farthest = (max(r.distance, normal_distance(r.log_ratio_sd)) for r in last)
