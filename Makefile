@@ -118,6 +118,9 @@ bench: $(READY)
 	$(RUN) -m case_studies.reaction_times
 	$(RUN) -m case_studies.signalling
 	$(RUN) -m case_studies.cholera
+	$(RUN) -m case_studies.orbit
+	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[simulators]' && \
+		$(RUN) -m case_studies.accumulators
 
 format: $(READY)
 	$(RUN) -m ruff check --fix .

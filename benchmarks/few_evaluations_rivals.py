@@ -1,10 +1,12 @@
-"""What others make of the same few evaluations: PyVBMC, emcee, DEMetropolisZ and ``pk.sample_khmc``.
+"""What others make of the same few evaluations: PyVBMC, GPry, emcee, DEMetropolisZ and ``pk.sample_khmc``.
 
 Targets and distance are those of ``few_evaluations``, without noise. All methods begin in the same normal prior and get
 50 (d + 2) or 100 (d + 2) evaluations of log prior plus log likelihood, burn-in or tuning included: half of each.
 
 - PyVBMC (variational Bayesian Monte Carlo, Acerbi 2020) has plausible bounds of one standard deviation of the prior
   around its mean, and ends by itself where it thinks that it has converged, so it has one budget.
+- GPry (Gammal et al. 2023) takes a uniform prior: a box of five standard deviations around the mean, with the normal
+  prior in the likelihood; its first places are within one. It ends by itself, too.
 - emcee (Foreman-Mackey et al. 2013): 2 d + 2 walkers from the prior.
 - ``pm.DEMetropolisZ`` and ``pk.sample_khmc``: four chains from the prior; the latter wants 50 of tuning a chain, so it
   has no row below 400 evaluations.
@@ -15,6 +17,7 @@ Saves ``benchmarks/figures/few_evaluations.png``. Needs the extra: pip install -
 
 import logging
 import warnings
+from importlib import metadata
 
 import numpy as np
 import pymc as pm
@@ -28,15 +31,20 @@ from benchmarks.gradient_free import CountedDensity
 CHAINS = 4
 LEAST = {"sample_khmc": 400}  # evaluations
 NAMES = tuple(name for name in few.TARGETS if few.TARGETS[name][0] is not few.of_posteriordb)
-HEADER = ["posterior", "d", "evaluations", "sample_surrogate", "sample_khmc", "DEMetropolisZ", "emcee", "PyVBMC"]
-HEADER += ["PyVBMC's evaluations", "sample_surrogate with as many", "PyVBMC's s", "sample_surrogate's s"]
 OURS, AS_MANY = "sample_surrogate", "as many"
+END_BY_THEMSELVES = "PyVBMC", "GPry"
+HEADER = ["posterior", "d", "evaluations", OURS, "sample_khmc", "DEMetropolisZ", "emcee", *END_BY_THEMSELVES]
+HEADER += ["PyVBMC's evaluations", "GPry's", "sample_surrogate with as many as PyVBMC"]
+HEADER += ["PyVBMC's s", "GPry's s", "sample_surrogate's s"]
+PACKAGES = {"DEMetropolisZ": "pymc", "emcee": "emcee", "PyVBMC": "pyvbmc", "GPry": "gpry"}
+BOX = 5.0  # standard deviations of the prior, half a side of GPry's
 COLORS = {  # told apart by all kinds of eyes (Okabe and Ito)
     OURS: "#009E73",
     "sample_khmc": "#0072B2",
     "DEMetropolisZ": "#E69F00",
     "emcee": "#CC79A7",
     "PyVBMC": "#000000",
+    "GPry": "#D55E00",
 }
 
 
@@ -76,6 +84,24 @@ def by_pyvbmc(density, prior, most, seed):
     return found.sample(few.NUM_DRAWS)[0]
 
 
+def by_gpry(density, prior, most, seed):
+    """Return draws of the learned posterior, by the nested sampler that it chooses."""
+    from gpry import Runner
+
+    center = np.full(prior.num_dims, prior.mean)
+    box, first = (np.stack([center - h * prior.spread, center + h * prior.spread], axis=1) for h in (BOX, 1.0))
+    # At most 30 d^1.5 first evaluations by default, which must not be above all of them.
+    options = {"max_total": most, "max_initial": min(most, int(30 * prior.num_dims**1.5))}
+    settings = {"options": options, "seed": seed, "plots": False, "verbose": 1}
+    runner = Runner(lambda x: density.at(np.array(x)), box, ref_bounds=first, **settings)
+    runner.run()
+    runner.generate_mc_sample()
+    found = runner.last_mc_samples()
+    weights = np.ones(len(found["X"])) if found["w"] is None else found["w"]
+    chosen = np.random.default_rng(seed).choice(len(weights), few.NUM_DRAWS, p=weights / weights.sum())
+    return found["X"][chosen]
+
+
 def by_chains(sample, evaluations_a_draw):
     """Return a method: chains of PyMC from the prior, half of them tuning."""
 
@@ -101,6 +127,7 @@ RUNS = {
     "DEMetropolisZ": by_chains(_by_differential_evolution, 2),  # it evaluates the current place again
     "emcee": by_emcee,
     "PyVBMC": by_pyvbmc,
+    "GPry": by_gpry,
 }
 
 
@@ -113,6 +140,8 @@ def measured(name, method, budget, seed):
         warnings.simplefilter("ignore")
         draws, seconds = measures.timed(RUNS[method], density, costly.prior, most, seed)
     key = {"name": name, "method": method, "budget": budget, "seed": seed}
+    if method in PACKAGES:
+        key["version"] = metadata.version(PACKAGES[method])
     return key | {"evaluations": density.calls, "distance": few.distance(draws, exact), "seconds": seconds}
 
 
@@ -152,15 +181,21 @@ def cells(name, budget, found):
     d = few.target(name).num_dims
     rows = {method: found.get((name, method, budget), []) for method in COLORS}
     distances = [median(group, "distance") for group in rows.values()]
-    vbmc = rows["PyVBMC"]
     as_many = median(found.get((name, AS_MANY, budget), []), "distance")
-    seconds = [median(rows[method], "seconds", "{:.0f}") for method in ("PyVBMC", OURS)]
-    return [name, d, budget * (d + 2), *distances, median(vbmc, "evaluations", "{:.0f}"), as_many, *seconds]
+    taken = [median(rows[method], "evaluations", "{:.0f}") for method in END_BY_THEMSELVES]
+    seconds = [median(rows[method], "seconds", "{:.0f}") for method in (*END_BY_THEMSELVES, OURS)]
+    return [name, d, budget * (d + 2), *distances, *taken, as_many, *seconds]
+
+
+def versions():
+    """Return the rivals with their versions, as a text."""
+    of_rows = {(row["method"], row["version"]) for row in ROWS.kept().values() if "version" in row}
+    return ", ".join(f"{method} of {PACKAGES[method]} {version}" for method, version in sorted(of_rows))
 
 
 def excess(row):
     """Return by how much the best of the others is closer than we are."""
-    others = [float(cell) for cell in row[4:8] if cell]
+    others = [float(cell) for cell in row[4:9] if cell]
     return float(row[3]) - min(others) if row[3] and others else -np.inf
 
 
@@ -177,7 +212,7 @@ def draw(names, found):
             if groups:
                 x = [np.median([row["evaluations"] for row in rows]) for rows in groups]
                 y = [np.median([row["distance"] for row in rows]) for rows in groups]
-                ax.plot(x, y, "D" if method == "PyVBMC" else "o-", color=color, label=method, ms=5)
+                ax.plot(x, y, "D" if method in END_BY_THEMSELVES else "o-", color=color, label=method, ms=5)
         d = few.target(name).num_dims
         ax.axhline(0.02, color="0.6", lw=1, ls=":")
         ax.set(yscale="log", ylim=(0.012, 1.0), xlim=(0, 110 * (d + 2)))
@@ -197,7 +232,7 @@ def main(names=NAMES, methods=tuple(RUNS), seeds=2, jobs=1, again=False):
     logging.getLogger("VBMC").setLevel(logging.ERROR)
     for name in names:
         few.truth(name)
-    budgets = {method: few.BUDGETS[:1] if method == "PyVBMC" else few.BUDGETS for method in methods}
+    budgets = {method: few.BUDGETS[:1] if method in END_BY_THEMSELVES else few.BUDGETS for method in methods}
     wanted = [
         (name, method, budget, seed)
         for method in methods
@@ -212,7 +247,8 @@ def main(names=NAMES, methods=tuple(RUNS), seeds=2, jobs=1, again=False):
     found = found_rows()
     named = [n for n in NAMES if any((n, m, few.BUDGETS[0]) in found for m in RUNS)]
     table = [cells(name, budget, found) for name in named for budget in few.BUDGETS]
-    TABLE.write(sorted(table, key=excess, reverse=True), below="Medians over seeds. s: a method's own time.")
+    below = f"Medians over seeds. s: a method's own time. {versions()}."
+    TABLE.write(sorted(table, key=excess, reverse=True), below=below)
     if compared := [n for n in named if (n, "PyVBMC", few.BUDGETS[0]) in found]:
         draw(compared, found)
 

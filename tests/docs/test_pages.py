@@ -71,6 +71,13 @@ def test_named_scripts_and_pictures_exist(path):
         assert stem.with_suffix(".py").exists() or stem.with_suffix(".md").exists()
 
 
+def test_each_picture_is_in_the_gallery():
+    root = DOCS.parent
+    folders = root / "benchmarks" / "figures", root / "case_studies" / "figures", DOCS / "methods" / "output"
+    shown = re.findall(r"figure:: (\S+)$", (DOCS / "gallery.rst").read_text(), flags=re.M)
+    assert {(DOCS / path).resolve() for path in shown} == {p.resolve() for f in folders for p in f.glob("*.png")}
+
+
 def test_tables_that_pages_show_are_in_the_results():
     results = (DOCS.parent / "benchmarks" / "RESULTS.md").read_text()
     names = re.findall(r"^\.\. measured:: (\S+)$", (DOCS / "measured.rst").read_text(), flags=re.M)

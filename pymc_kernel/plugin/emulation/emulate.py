@@ -105,7 +105,8 @@ def emulate(
         Of the whole model, at most.
     tolerance : float
         It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
-        from different starts agree (R-hat below 1.1); or in three rounds in which they do not agree, as in modes apart.
+        from different starts agree (R-hat below 1.1), also once the last evaluations are learned; or in three rounds in
+        which they do not agree, as in modes apart.
     batch_size : int, optional
         Evaluations in a round, besides those that explore. By default 2 (k + 2), for k inputs of the largest function,
         and 4 where the last round's distance is above one half.
