@@ -5,7 +5,7 @@ Targets and distance are those of ``few_evaluations``, without noise. All method
 
 - PyVBMC (variational Bayesian Monte Carlo, Acerbi 2020) has plausible bounds of one standard deviation of the prior
   around its mean, and ends by itself where it thinks that it has converged, so it has one budget.
-- GPry (Gammal et al. 2023) takes a uniform prior: a box of five standard deviations around the mean, with the normal
+- GPry (Gammal et al. 2023) takes a uniform prior: a box of three standard deviations around the mean, with the normal
   prior in the likelihood; its first places are within one. It ends by itself, too.
 - emcee (Foreman-Mackey et al. 2013): 2 d + 2 walkers from the prior.
 - ``pm.DEMetropolisZ`` and ``pk.sample_khmc``: four chains from the prior; the latter wants 50 of tuning a chain, so it
@@ -38,7 +38,7 @@ HEADER = ["posterior", "d", "evaluations", OURS, "sample_khmc", "DEMetropolisZ",
 HEADER += ["PyVBMC's evaluations", "GPry's", "sample_surrogate with as many as PyVBMC"]
 HEADER += ["PyVBMC's s", "GPry's s", "sample_surrogate's s"]
 PACKAGES = {"DEMetropolisZ": "pymc", "emcee": "emcee", "PyVBMC": "pyvbmc", "GPry": "gpry"}
-BOX = 5.0  # standard deviations of the prior, half a side of GPry's
+BOX = 3.0  # standard deviations of the prior, half a side of GPry's: with five its nested sampler did not end
 COLORS = {  # told apart by all kinds of eyes (Okabe and Ito)
     OURS: "#009E73",
     "sample_khmc": "#0072B2",
