@@ -24,7 +24,7 @@ from benchmarks import harness
 from case_studies.reaction_times import log_density
 
 HERE = Path(__file__).parent
-PEOPLE, TRIALS, SIMULATED = 10, 200, 5000
+PEOPLE, TRIALS, SIMULATED = 10, 200, 20_000
 # Of a person: drift, log of the bound (half of what lies between both), log of the delay, and for the Lévy model the
 # log odds of alpha - 1. Centers and spreads of the population, and how much wider the simulated people are.
 NAMES = {"ddm": ["drift", "log bound", "log delay"], "levy": ["drift", "log bound", "log delay", "jumps"]}
@@ -106,7 +106,7 @@ def sample(hierarchy, own, quick, seed):
     place that explains that answer by chance, and stay.
     """
     k = own.shape[1]
-    length = {"draws": 100, "tune": 200} if quick else {"draws": 500, "tune": 700}
+    length = {"draws": 100, "tune": 200} if quick else {"draws": 300, "tune": 300}
     start = {"center": CENTER[:k], "spread": SPREAD[:k], "offset": (own - CENTER[:k]) / SPREAD[:k]}
     settings = {"init": "adapt_diag", "chains": 2, "target_accept": 0.95, "progressbar": False}
     return pm.sample(**length, model=hierarchy, initvals=start, random_seed=seed, **settings)

@@ -27,7 +27,7 @@ def normal_model(y=1.0):
 def test_posterior_of_a_normal_model():
     idata = pk.sample_kbr(model=normal_model(), num_simulations=1000, draws=500, **QUIET)
     theta = idata["posterior"]["theta"]
-    assert theta.sizes == {"chain": 4, "draw": 500}
+    assert theta.sizes == {"chain": 16, "draw": 500}
     # Learned from 1,000 simulations: the mean is off by about .02, the spread by a few per cent.
     assert float(theta.mean()) == pytest.approx(0.8, abs=0.06)
     assert float(theta.std()) == pytest.approx(np.sqrt(0.2), rel=0.12)

@@ -72,7 +72,7 @@ def test_few_simulations_are_said():
 def test_draws_are_resampled_and_reproducible():
     settings = {"model": normal_model(), "draws": 77, "num_simulations": 2000, "summary": mean_of} | QUIET
     one, other = pk.sample_abc(**settings), pk.sample_abc(**settings)
-    assert one["posterior"]["theta"].shape == (4, 77)
+    assert one["posterior"]["theta"].shape == (16, 77)
     np.testing.assert_array_equal(one["posterior"]["theta"], other["posterior"]["theta"])
 
 

@@ -21,7 +21,7 @@ _MANY_NUMBERS = 20  # of raw data, from which on a warning proposes to summarize
 def sample_kbr(
     draws: int = 1000,
     *,
-    chains: int = 4,
+    chains: int = NUM_REPLICATES,
     simulations: xr.DataTree | None = None,
     num_simulations: int = 5000,
     summary: Summary | None = None,
@@ -42,7 +42,8 @@ def sample_kbr(
     Parameters
     ----------
     draws, chains : int
-        Draws, in ``chains`` chains for ArviZ's sake; they are independent up to stratified resampling.
+        Draws of each chain; they are independent up to stratified resampling. Each chain comes from a fit of its own,
+        see Notes. Four of them would say with three degrees of freedom how far these lie apart.
     simulations : xarray.DataTree, optional
         With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` and ``pm.sample_prior_predictive``
         return it. By default ``num_simulations`` are made.

@@ -21,7 +21,7 @@ _FEWEST_A_SLOPE = 10  # accepted simulations for each coefficient of the adjustm
 def sample_abc(
     draws: int | None = None,
     *,
-    chains: int = 4,
+    chains: int = NUM_REPLICATES,
     simulations: xr.DataTree | None = None,
     quantile: float = 0.03,
     adjust: bool = True,
