@@ -345,6 +345,20 @@ def test_exact_draws_along_a_crude_model():
 
 
 @machine_code
+def test_the_last_evaluations_are_learned_too():
+    emulated = pk.emulate(
+        curve_model(lambda rate: np.exp(-rate * TIMES) + 0.1 * np.sin(5.0 * rate * TIMES)),
+        40,
+        random_seed=1,
+        progressbar=False,
+    )
+    found, log_density = emulated.emulation, emulated.compile_logp()
+    last = slice(int(found.rounds["num_evaluations"].iloc[-1]), None)
+    learned = [float(log_density({"rate_log__": x})) for x in found.positions[last, 0]]
+    np.testing.assert_allclose(learned, found.log_density[last], atol=0.01)
+
+
+@machine_code
 def test_exact_draws_are_the_same_for_any_number_of_cores(emulated):
     model = curve_model()
 

@@ -39,7 +39,7 @@ def test_chains_are_divided_where_all_is_learned_in_each_of_them(rounds, is_divi
 
 @pytest.mark.parametrize(
     ("held_out", "rhat", "distance", "is_taken"),
-    [(0.03, 1.02, 0.01, True), (0.2, 1.02, 0.2, False), (0.03, 1.5, 0.01, False)],
+    [(0.03, 1.02, 0.03, True), (0.2, 1.02, 0.2, False), (0.03, 1.5, 0.01, False)],
 )
 def test_last_evaluations_are_learned_where_that_is_no_worse_and_tell_of_the_best_where_it_is(
     held_out, rhat, distance, is_taken

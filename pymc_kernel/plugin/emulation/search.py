@@ -135,16 +135,15 @@ class Search:
     def _take_in_all(self) -> bool:
         """Let the last evaluations count, which no fresh draws come after, by all else that is known of a distance.
 
-        Where what is learned with them is no worse than the best, it is the best; else the best has this distance, too.
-        Return whether it is the best.
+        Return whether what is learned with them is no worse than the best; then it is the best.
         """
         if self.best is None or self.fits is None or not Chains.have_converged(self.rhat):
             return False
-        if self.held_out >= max(self._enough, self.best.distance):
-            self.best = self.best._replace(distance=self.held_out)
-            return False
-        self.best_fits, self.best_draws = self.fits, self.draws
-        return True
+        is_best = self.held_out < max(self._enough, self.best.distance)
+        if is_best:
+            self.best_fits, self.best_draws = self.fits, self.draws
+        self.best = self.best._replace(distance=max(self.best.distance, self.held_out))
+        return is_best
 
     @cached_property
     def chains(self) -> Chains:
@@ -180,7 +179,6 @@ class Search:
             self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
-            worse = worse._replace(distance=max(worse.distance, self.held_out))
             is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
