@@ -6,8 +6,9 @@ deviation (this alone where R-hat is above 1.05: then nobody knows the Monte Car
 Said: not right, but the sampler said so: R-hat above 1.05, or a warning of its own, which the table repeats. Silent:
 neither.
 
-Four chains everywhere, two seeds, everything else by default. A row is kept in ``benchmarks/rows`` as it is
-finished, and not run again unless ``--again`` is given; the table is judged anew from all rows that are there.
+Four chains (sixteen of ``sample_kbr`` and ``sample_abc``), two seeds, everything else by default. A row is kept in
+``benchmarks/rows`` as it is finished, and not run again unless ``--again`` is given; the table is judged anew from
+all rows that are there.
 """
 
 import logging

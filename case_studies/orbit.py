@@ -8,9 +8,10 @@
 #
 # An orbit is a black box: Kepler's equation is solved by Newton's method. First the period of a single orbit is
 # unknown, from five to a hundred days, and `pk.sample_smc` weighs the modes. The exact weights are known: given period,
-# eccentricity and phase, the velocities are linear in what is left, and ten million draws of the prior are weighed
-# (Price-Whelan et al. 2017). Then the periods and times of both planets are those of the passages, their eccentricities
-# are unknown, and `pk.emulate` learns the orbits from a few runs: the masses are compared with the published ones.
+# eccentricity, phase and jitter, the velocities are linear in what is left, and ten million draws of the prior of these
+# are weighed (Price-Whelan et al. 2017). Then the periods and times of both planets are those of the passages, their
+# eccentricities are unknown, and `pk.emulate` learns the orbits from a few runs: the masses are compared with the
+# published ones.
 
 # %%
 import logging

@@ -25,6 +25,6 @@ def test_the_conda_recipe_has_the_version_and_the_same_needs():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     wanted = {f"python{project['requires-python']}", *project["dependencies"]}
     run = recipe.split("  run:\n")[1].split("\n\n")[0]
-    # Two packages have there a part without compilers, and without toolkits for windows.
+    # Of two packages a smaller part will do: without compilers, and without windows for pictures.
     found = {re.sub("^(pymc|matplotlib)-base", r"\1", line.removeprefix("    - ")) for line in run.splitlines()}
     assert {need.replace(" ", "") for need in found} == wanted

@@ -38,11 +38,11 @@ def test_chains_are_divided_where_all_is_learned_in_each_of_them(rounds, is_divi
 
 
 @pytest.mark.parametrize(
-    ("held_out", "rhat", "distance", "is_taken"),
-    [(0.03, 1.02, 0.03, True), (0.2, 1.02, 0.2, False), (0.03, 1.5, 0.01, False)],
+    ("held_out", "rhat", "distance", "is_taken", "has_ended"),
+    [(0.03, 1.02, 0.03, True, True), (0.2, 1.02, 0.2, False, False), (0.03, 1.5, 0.01, False, False)],
 )
 def test_last_evaluations_are_learned_where_that_is_no_worse_and_tell_of_the_best_where_it_is(
-    held_out, rhat, distance, is_taken
+    held_out, rhat, distance, is_taken, has_ended
 ):
     search = search_with([(0.01, 0.02, 1.0)] * 2, tolerance=0.05)
     search.best, search.is_confirmed = search.rounds[-1], True
@@ -50,7 +50,27 @@ def test_last_evaluations_are_learned_where_that_is_no_worse_and_tell_of_the_bes
     search.held_out, search.rhat = held_out, rhat
     assert search._take_in_all() is is_taken
     assert (search.best_fits, search.best_draws) == (("new", "theirs") if is_taken else ("old", "its"))
-    assert search.best.distance == distance
+    assert (search.best.distance, search.best.rhat) == (distance, rhat if is_taken else 1.0)
+    assert search.has_ended is has_ended
+
+
+@pytest.mark.parametrize("held_out", [0.01, 0.3])
+def test_the_distance_is_also_that_at_all_places_like_the_draws(held_out, monkeypatch):
+    """Whether or not anything is learned after these."""
+
+    class Places(list):
+        def add(self, *_):
+            pass
+
+    search = search_with([(0.02, 0.02, 1.0)], tolerance=0.05)
+    search.record, search.num_own, search.num_explored = Places(), 2, 0
+    search.fits, search.draws, search.best, search.is_confirmed = "fits", "draws", None, False
+    search.held_out, search.rhat = held_out, 1.0
+    monkeypatch.setattr(Search, "_measured_at_fresh", lambda *_: ((0.02, 0.02, 1.0), np.zeros(0)))
+    monkeypatch.setattr(Search, "_take_in_modes", lambda *_: None)
+    search.add(np.zeros((2, 1)), [])
+    assert search.is_confirmed
+    assert search.best.distance == max(0.02, held_out)
 
 
 def test_single_precision_is_refused_by_name():

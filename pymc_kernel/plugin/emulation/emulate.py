@@ -170,8 +170,9 @@ def emulate(
     itself a term of the log density may be learned on a log scale far below its largest value. Positive outputs that
     always have the same sum, such as probabilities, keep it, all together or those of each row of a matrix. Outputs
     stay where the model has a density: it is asked how far rates, probabilities and the like may go. Of all rounds the
-    fit with the smallest confirmed distance is returned; the last batch only measures. A gradient of the emulated model
-    with twelve rows of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
+    fit with the smallest confirmed distance is returned, or that to all evaluations, where it is no worse by all but
+    fresh draws. A gradient of the emulated model with twelve rows of three inputs takes 0.1 milliseconds, a round of 40
+    parameters some seconds.
 
     Likelihoods that are only estimated (:class:`EstimatedLikelihood`) are learned, too, each as a function of its own
     inputs, from two estimates at each place, which count as two evaluations: by their independent noises it is known

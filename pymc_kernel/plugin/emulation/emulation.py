@@ -21,8 +21,8 @@ class Emulation:
     had not been learned, at all places like them, by what is learned without them (ten folds), and between draws with
     and without the loss by what is not known, where the model has one, or from a posterior whose tail goes on where
     nothing was evaluated, where it has none. Of estimates, fresh draws and places like them together, with one
-    standard error: it is never zero, however good what is learned is. The last evaluations are learned, too, and no
-    fresh draws tell how much nearer that comes."""
+    standard error: it is never zero, however good what is learned is. The last evaluations are learned, too: what the
+    model is then has not been compared with fresh draws."""
     log_ratio_sd: float
     """Standard deviation (nats) of true minus learned log density at these draws; of estimates, without their noise."""
     effective_share: float

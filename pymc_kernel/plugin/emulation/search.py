@@ -119,10 +119,10 @@ class Search:
                     break
                 batch = self.propose(prior, size or self._batch_size)
                 left = (most - len(self.record)) // self.repeats
-                if (self.has_ended or not left) and self._take_in_all():
+                if (self.has_ended or not left) and (self._take_in_all() or not left):
                     break
                 self.num_own = len(batch)
-                if self.draws is not None:
+                if self.draws is not None and self.fits is not None:
                     if self.explorers is None:
                         self.explorers = Explorers(self.chains, prior, self.rng)
                     with interrupts_wait.not_here():
@@ -133,15 +133,20 @@ class Search:
                 batch = batch[:left]
 
     def _take_in_all(self) -> bool:
-        """Let the last evaluations count, which no fresh draws come after, by all else that is known of a distance.
+        """Compare what is learned with the last evaluations, which no fresh draws come after, with the best so far.
 
-        Return whether what is learned with them is no worse than the best; then it is the best.
+        By all places like the draws, each predicted from others, by chains from elsewhere, and by R-hat. Return whether
+        it is no worse; then it is the best. Where its chains do not agree, nothing is confirmed.
         """
-        if self.best is None or self.fits is None or not Chains.have_converged(self.rhat):
+        if self.best is None or self.fits is None:
+            return False
+        if not Chains.have_converged(self.rhat):
+            self.is_confirmed = False
             return False
         is_best = self.held_out < max(self._enough, self.best.distance)
         if is_best:
             self.best_fits, self.best_draws = self.fits, self.draws
+            self.best = self.best._replace(rhat=self.rhat)
         self.best = self.best._replace(distance=max(self.best.distance, self.held_out))
         return is_best
 
@@ -179,6 +184,7 @@ class Search:
             self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
+            worse = worse._replace(distance=max(worse.distance, self.held_out))
             is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
@@ -221,7 +227,7 @@ class Search:
     def is_divided(self) -> bool:
         """Whether all is learned where the chains are, and they do not agree: they are in modes apart, or slow."""
         last = self.rounds[-_LEARNED:]
-        if len(last) < _LEARNED or self.estimated or self.has_ended:
+        if len(last) < _LEARNED or self.estimated:
             return False
         # One chain of ten in an invented mode is a distance of a tenth, however wrong the log density is there.
         farthest = (max(r.distance, normal_distance(r.log_ratio_sd)) for r in last)
@@ -467,7 +473,7 @@ class Search:
         if not Chains.have_converged(best.rhat):
             problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
         elif not self.is_confirmed:
-            problems.append("this was measured once only")
+            problems.append("this was measured once only, or chains with the last evaluations do not agree")
         if problems:
             warn_user(
                 f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.record)} "

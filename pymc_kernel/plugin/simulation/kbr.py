@@ -43,7 +43,7 @@ def sample_kbr(
     ----------
     draws, chains : int
         Draws of each chain; they are independent up to stratified resampling. Each chain comes from a fit of its own,
-        see Notes. Four of them would say with three degrees of freedom how far these lie apart.
+        see Notes: sixteen, since how far fits lie apart is known poorly from four.
     simulations : xarray.DataTree, optional
         With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` and ``pm.sample_prior_predictive``
         return it. By default ``num_simulations`` are made.
@@ -86,8 +86,9 @@ def sample_kbr(
     rule's features (900 by default). The fit that best predicts the 200 nearest simulations, each by all others, is
     kept. Draws are made on the unconstrained scale, so none leaves the prior's support.
 
-    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap). So R-hat and the Monte Carlo
-    errors of ``az.summary`` include the error of learning; effective sizes count draws, not simulations. With
+    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap). So means of chains
+    lie apart as far as the error of learning is, R-hat shows it, and ``learning_error`` says it; the Monte Carlo errors
+    of ``az.summary`` are smaller, those of the mean of all chains. Effective sizes count draws, not simulations. With
     ``chains=1`` the fit has equal weights.
 
     Sample statistics: ``typicality``, the share of simulations in regions at least as sparse as that of the

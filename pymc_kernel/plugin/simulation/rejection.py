@@ -44,7 +44,7 @@ def sample_abc(
         In each chain; as many as are accepted by default. Accepted simulations are resampled by their weights.
     chains : int
         Each from accepted simulations with random weights (a Bayesian bootstrap), as in :func:`sample_kbr`, so that
-        R-hat and the Monte Carlo errors of ``az.summary`` reflect their number. A single chain has their own weights.
+        means of chains lie apart as far as their number makes them. A single chain has their own weights.
     quantile : float
         Share of the simulations that is accepted, in (0, 1]; at least ten for each coefficient of the adjustment.
     adjust : bool
