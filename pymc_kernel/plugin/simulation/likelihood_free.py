@@ -114,8 +114,9 @@ def sample_likelihood_free(
     |unseen mode|
 
     Each chain has a likelihood of its own, drawn from what the simulations leave open (a normal approximation of the
-    distribution of the regressions' weights), so R-hat and the Monte Carlo errors of ``az.summary`` know how well the
-    posterior was learned; effective sizes count draws, not simulations. With ``chains=1`` it is the best one.
+    distribution of the regressions' weights), so means of chains lie as far apart as the posterior is known badly, and
+    R-hat shows it. The Monte Carlo errors of ``az.summary`` are smaller: they are those of the mean of all chains, and
+    what is common to these stays. Effective sizes count draws, not simulations. With ``chains=1`` it is the best one.
 
     A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: where
     a round simulates, an effective number of 5 d + 10 of the simulations before it, and 1.5 % of them, must count.
