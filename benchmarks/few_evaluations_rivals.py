@@ -227,7 +227,8 @@ def draw(names, found):
         ax.set_axis_off()
     figure.supxlabel("evaluations of the likelihood", fontsize=11)
     figure.supylabel("distance from the posterior\n(0.02: exact draws)", fontsize=11)
-    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside upper center", ncols=len(COLORS), frameon=False)
+    drawn = {label: line for ax in axes for line, label in zip(*ax.get_legend_handles_labels(), strict=True)}
+    figure.legend(drawn.values(), drawn.keys(), loc="outside upper center", ncols=len(COLORS), frameon=False)
     figure.savefig(harness.FIGURES / "few_evaluations.png", dpi=110)
 
 
