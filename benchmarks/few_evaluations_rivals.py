@@ -34,9 +34,6 @@ LEAST = {"sample_khmc": 400}  # evaluations
 NAMES = tuple(name for name in few.TARGETS if few.TARGETS[name][0] is not few.of_posteriordb)
 OURS, AS_MANY = "sample_surrogate", "as many"
 END_BY_THEMSELVES = "PyVBMC", "GPry"
-HEADER = ["posterior", "d", "evaluations", OURS, "sample_khmc", "DEMetropolisZ", "emcee", *END_BY_THEMSELVES]
-HEADER += ["PyVBMC's evaluations", "GPry's", "sample_surrogate with as many as PyVBMC"]
-HEADER += ["PyVBMC's s", "GPry's s", "sample_surrogate's s"]
 PACKAGES = {"DEMetropolisZ": "pymc", "emcee": "emcee", "PyVBMC": "pyvbmc", "GPry": "gpry"}
 BOX = 3.0  # standard deviations of the prior, half a side of GPry's: with five its nested sampler did not end
 COLORS = {  # told apart by all kinds of eyes (Okabe and Ito)
@@ -47,6 +44,9 @@ COLORS = {  # told apart by all kinds of eyes (Okabe and Ito)
     "PyVBMC": "#000000",
     "GPry": "#D55E00",
 }
+HEADER = ["posterior", "d", "evaluations", *COLORS]
+HEADER += ["PyVBMC's evaluations", "GPry's", "sample_surrogate with as many as PyVBMC"]
+HEADER += ["PyVBMC's s", "GPry's s", "sample_surrogate's s"]
 
 
 def posterior_of(costly):
@@ -137,10 +137,10 @@ RUNS = {
 def measured(name, method, budget, seed):
     """Return the row of one run."""
     costly, (exact, _) = few.target(name), few.truth(name)
-    density = CountedDensity(posterior_of(costly))
     most = budget * (costly.num_dims + 2)
     if method == OURS:
         return _by_us(name, method, budget, seed, most)
+    density = CountedDensity(posterior_of(costly))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         draws, seconds = measures.timed(RUNS[method], density, costly.prior, most, seed)
@@ -199,8 +199,9 @@ def versions():
 
 def excess(row):
     """Return by how much the best of the others is closer than we are."""
-    others = [float(cell) for cell in row[4:9] if cell]
-    return float(row[3]) - min(others) if row[3] and others else -np.inf
+    ours, *others = row[3 : 3 + len(COLORS)]
+    others = [float(cell) for cell in others if cell]
+    return float(ours) - min(others) if ours and others else -np.inf
 
 
 def draw(names, found):

@@ -142,26 +142,23 @@ def shares(period, weights=None):
 
 
 # %%
+def of_planet(days, period, passage):
+    """Return a black box of the components of the root of the eccentricity: velocities (n,) of unit size."""
+
+    def velocities(of_sine, of_cosine):
+        eccentricity, angle = min(math.hypot(of_sine, of_cosine) ** 2, 0.99), math.atan2(of_sine, of_cosine)
+        # At the passage the planet is between us and the star: its true anomaly is a quarter turn less the angle.
+        ratio = math.sqrt((1.0 - eccentricity) / (1.0 + eccentricity))
+        eccentric = 2.0 * math.atan(ratio * math.tan(0.5 * (0.5 * math.pi - angle)))
+        mean_anomaly = eccentric - eccentricity * math.sin(eccentric)
+        phase = 2.0 * math.pi * passage / period - mean_anomaly
+        return np.array([math.cos(angle), math.sin(angle)]) @ orbit(days, period, eccentricity, phase)
+
+    return wrap_py([pt.dscalar] * 2, [pt.dvector])(velocities)
+
+
 def two_planets(days, velocity, error, first_day):
     """Return the model of both planets, each with a black box of eccentricity and direction of its orbit."""
-
-    def of_planet(period, passage):
-        def columns(eccentricity, angle):
-            # At the passage the planet is between us and the star: its true anomaly is a quarter turn less the angle.
-            true_anomaly = 0.5 * math.pi - angle
-            ratio = math.sqrt((1.0 - eccentricity) / (1.0 + eccentricity))
-            eccentric = 2.0 * math.atan(ratio * math.tan(0.5 * true_anomaly))
-            mean_anomaly = eccentric - eccentricity * math.sin(eccentric)
-            phase = 2.0 * math.pi * (passage - first_day) / period - mean_anomaly
-            unit = orbit(days, period, eccentricity, phase)
-            return math.cos(angle) * unit[0] + math.sin(angle) * unit[1]
-
-        def by_components(of_sine, of_cosine):
-            eccentricity = min(math.hypot(of_sine, of_cosine) ** 2, 0.99)
-            return columns(eccentricity, math.atan2(of_sine, of_cosine))
-
-        return wrap_py([pt.dscalar] * 2, [pt.dvector])(by_components)
-
     with pm.Model() as model:
         offset = pm.Normal("offset", sigma=WIDTH)
         trend = pm.Normal("trend", sigma=1.0)  # in a day
@@ -171,7 +168,7 @@ def two_planets(days, velocity, error, first_day):
             size = pm.HalfNormal(f"size_{name}", WIDTH)
             # Components of the root of a small eccentricity, as between planets so near to each other.
             parts = pm.Normal(f"eccentric_{name}", sigma=0.2, shape=2)
-            total = total + size * of_planet(period, passage)(parts[0], parts[1])
+            total = total + size * of_planet(days, period, passage - first_day)(parts[0], parts[1])
             eccentricity = (parts**2).sum()
             pm.Deterministic(f"mass_{name}", size * pt.sqrt(1.0 - eccentricity**2) * mass_of_one(period))
         pm.Normal("velocity", total, pt.sqrt(jitter**2 + error**2), observed=velocity)

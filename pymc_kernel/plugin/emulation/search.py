@@ -122,7 +122,7 @@ class Search:
                 if (self.has_ended or not left) and (self._take_in_all() or not left):
                     break
                 self.num_own = len(batch)
-                if self.draws is not None and self.fits is not None:
+                if self.fits is not None:  # else the batch is of the prior
                     if self.explorers is None:
                         self.explorers = Explorers(self.chains, prior, self.rng)
                     with interrupts_wait.not_here():

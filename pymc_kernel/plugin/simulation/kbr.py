@@ -86,9 +86,9 @@ def sample_kbr(
     rule's features (900 by default). The fit that best predicts the 200 nearest simulations, each by all others, is
     kept. Draws are made on the unconstrained scale, so none leaves the prior's support.
 
-    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap). So means of chains
-    lie apart as far as the error of learning is, R-hat shows it, and ``learning_error`` says it; the Monte Carlo errors
-    of ``az.summary`` are smaller, those of the mean of all chains. Effective sizes count draws, not simulations. With
+    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap). So means of chains lie as far
+    apart as the error of learning is large: R-hat shows it, and ``learning_error`` says it. The Monte Carlo errors of
+    ``az.summary`` are smaller, those of the mean of all chains. Effective sizes count draws, not simulations. With
     ``chains=1`` the fit has equal weights.
 
     Sample statistics: ``typicality``, the share of simulations in regions at least as sparse as that of the
