@@ -33,7 +33,7 @@ MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of 
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 _MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
 _SAME_SUM = 1e-5  # of the largest range of an output: by less PyMC lets the sum of probabilities differ from one
-ITERATIONS = 40  # of the search for hyperparameters
+_ITERATIONS = 40  # of the search for hyperparameters
 
 
 class _Way(NamedTuple):
@@ -56,6 +56,7 @@ def fit_outputs(
     block: int | None = None,
     near: np.ndarray | None = None,
     is_log_likelihood: bool = False,
+    is_noisy: bool = False,
 ) -> FittedOutputs:
     """Return what is learned of a function from its values.
 
@@ -80,6 +81,8 @@ def fit_outputs(
     is_log_likelihood : bool
         Whether the one output is a log likelihood, whose differences hardly matter far below its largest value: there
         it may be learned, and is returned, on a log scale.
+    is_noisy : bool
+        Whether outputs are estimates, with independent noise whose size is learned.
 
     Raises
     ------
@@ -96,7 +99,7 @@ def fit_outputs(
     else:
         output_scales = [(by_log, np.inf) for by_log in ([positive] if total else _both(positive))]
     along_axes = [
-        _way(inputs, outputs, rows, (log_inputs, log_outputs), np.eye(k), span)
+        _way(inputs, outputs, rows, (log_inputs, log_outputs), np.eye(k), span, is_noisy)
         for log_inputs, (log_outputs, span) in product(input_scales(inputs), output_scales)
     ]
     best = min(along_axes, key=lambda way: way.loss)
@@ -104,11 +107,11 @@ def fit_outputs(
     if near is None or k == 1:
         return fit
     directions = fit.directions_of_change(best.z[near])
-    along_change = _way(inputs, outputs, rows, best.scales, directions, best.span)
+    along_change = _way(inputs, outputs, rows, best.scales, directions, best.span, is_noisy)
     return _fitted(along_change, (total, block)) if along_change.loss < best.loss else fit
 
 
-def _way(inputs, outputs, rows, scales, rotation, span):
+def _way(inputs, outputs, rows, scales, rotation, span, is_noisy):
     """Return what is learned of hyperparameters on these scales and along these directions, from some rows."""
     log_inputs, log_outputs = scales
     axes = on_scale(inputs, log_inputs)
@@ -116,7 +119,7 @@ def _way(inputs, outputs, rows, scales, rotation, span):
     z = (axes - center) / scale @ rotation
     moved = raised(on_scale(outputs, log_outputs), span)
     data = _regression(z[rows], moved[rows])
-    hyper = learn_hyperparameters(data, None, True, ITERATIONS, False)
+    hyper = learn_hyperparameters(data, None, True, _ITERATIONS, is_noisy)
     # The density of the outputs themselves: each logarithm brings a factor of one over the output.
     # With more outputs than are learned from, each of these stands for several.
     share = data.values.shape[1] / moved.shape[1]

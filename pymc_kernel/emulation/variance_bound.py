@@ -1,4 +1,4 @@
-"""A bound on how uncertain what was learned is, by few of the rows, so that it may be computed at every gradient.
+"""How uncertain what was learned is, computed at every gradient: of exact values a bound by few of the rows.
 
 Imports NumPy, SciPy and the lower floors only.
 """
@@ -17,9 +17,9 @@ BOUND_ROWS = 128  # by 64, 12 subjects took up to 100 evaluations, not 52; a gra
 
 @dataclass(frozen=True, eq=False)
 class VarianceBound:
-    """The posterior variance of an output of amplitude one were it learned from few rows: k(z, z) - |A k(points, z)|^2.
+    """A variance of an output of amplitude one: k(z, z) - |A k(points, z)|^2.
 
-    More rows only make it smaller. The kernel is a Gaussian plus quadratic times (1 + z'z / k)^2; noise is left out.
+    The kernel is a Gaussian plus quadratic times (1 + z'z / k)^2.
 
     Attributes
     ----------
@@ -37,7 +37,9 @@ class VarianceBound:
 
 @one_blas_thread
 def variance_bound(fit: FittedOutputs, inputs: np.ndarray) -> VarianceBound:
-    """Return the bound by at most 128 rows, each where those before it leave most of the variance.
+    """Return the posterior variance were it learned from at most 128 rows: more rows only make it smaller.
+
+    Each is where those before it leave most of the variance. Noise is left out.
 
     Parameters
     ----------
@@ -49,3 +51,18 @@ def variance_bound(fit: FittedOutputs, inputs: np.ndarray) -> VarianceBound:
     factor, pivots = carrying_rows(hyper, z, BOUND_ROWS)
     reduction = solve_triangular(factor[pivots], np.eye(len(pivots)), lower=True)
     return VarianceBound(z[pivots], reduction, hyper.quadratic)
+
+
+@one_blas_thread
+def noisy_variance(fit: FittedOutputs) -> VarianceBound:
+    """Return the posterior variance of what was learned from values with noise.
+
+    With K = L L' of the points that carry the fit, the variance is k(z, z) - c'c + s |R'^-1 c|^2, where c = L^-1 k, s
+    is the variance of the noise and R'R the matrix of the normal equations. So A'A = L'^-1 (I - s (R'R)^-1) L^-1.
+    """
+    unit = np.eye(len(fit.points))
+    inverse = solve_triangular(fit.normal, unit, trans=1)
+    shares, vectors = np.linalg.eigh(unit - fit.hyperparameters.nugget * inverse.T @ inverse)
+    root = np.sqrt(np.maximum(shares, 0.0))[:, None] * vectors.T
+    reduction = solve_triangular(fit.factor, root.T, lower=True, trans=1).T
+    return VarianceBound(fit.points / fit.inverse_length_scale, reduction, fit.hyperparameters.quadratic)

@@ -317,15 +317,6 @@ def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
     return state._replace(fit=fit, walk_share=config.exploring_share, num_fits=state.num_fits + 1, walk=shape)
 
 
-def with_given(position, log_density: float, fit: SurrogateFit, config: Config) -> State:
-    """Return the state of a chain that has nothing to learn, since its surrogate is given, see ``emulated``."""
-    first = init(position, log_density, config)
-    log_scale = math.log(walk.optimal_scale(first.position.size))
-    shape = first.walk._replace(mean=fit.shape[0], factor=fit.shape[1], log_scale=log_scale)
-    first = first._replace(walk=shape, fit=fit, walk_share=config.exploring_share, arrival=None)
-    return finish(first, config)
-
-
 def finish(state: State, config: Config) -> State:
     """Return the state for sampling after tuning, without what only learning needs.
 

@@ -4,7 +4,7 @@ Imports NumPy and the lower floors only.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import NamedTuple
 
@@ -13,21 +13,18 @@ import numpy as np
 from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, ridged_cholesky, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
-from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.metropolis import recent
 from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_step_size, random_chains
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import Expansion, change_variables
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.validation import cross_validate
-from pymc_kernel.scores.values import Values
 
 NUM_EVALUATED = 20_000  # evaluations of a density remembered to learn from
 _TRIALS = 100  # starts of the trajectories that choose step size and length
 _VALIDATION = 1000  # draws that cross-validation looks at
 _NEW_SEARCH_EVERY = 3  # fits; those in between search for settings from the last ones only
 _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
-_EMULATED = 1000  # draws of a known log density at which a surrogate emulates it
 
 
 type Shape = tuple[np.ndarray, np.ndarray]
@@ -198,26 +195,6 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     if learned is None:
         return None
     return tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)._replace(shape=shape)
-
-
-@one_blas_thread
-def emulated(
-    rng: np.random.Generator, log_density: Callable[[np.ndarray], np.ndarray], draws: np.ndarray, max_steps: int
-) -> SurrogateFit:
-    """Return a surrogate of a cheap log density, in the form that trajectories follow, with their step size and length.
-
-    It is learned from values at the draws (n, d), which are of that density, and around them by differences of draws,
-    so that it is right in the tails. The log density, (n, d) -> (n,), is -inf where there is none.
-    """
-    shape = mean_and_factor(draws)
-    if shape is None:
-        raise ValueError(f"the {len(draws)} draws of the surrogate lie in a plane: give as many draws as 10 d or more.")
-    near = draws[rng.choice(len(draws), min(len(draws), _EMULATED), replace=False)]
-    one, first, second = draws[rng.integers(len(draws), size=(3, len(near) // 2))]
-    places = np.concatenate([near, one + optimal_scale(2 * draws.shape[1]) * (first - second)])
-    emulated_at = log_density(places)
-    surrogate = Values().fit(places, emulated_at, rng, mean=shape[0], factor=shape[1], noisy=False)
-    return tuned(rng, Learned(surrogate, Values(), surrogate.error), shape, draws, max_steps)
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:

@@ -15,7 +15,6 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
 from scipy.stats import chi2
 
-from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 
@@ -40,6 +39,7 @@ _BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kerne
 # Of outputs, each relative to its own amplitude. The ends keep the covariance of a thousand points solvable.
 _BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
 _BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
+_BOUNDS_NUGGET_ESTIMATES = (math.log(1e-9), math.log(400.0))  # as much noise as of a log density
 _LEAST_AMPLITUDE = 1e-300  # of a constant output
 _RARE = 1e-3  # of the draws of a normal distribution have a log density too low to count as like them
 
@@ -115,12 +115,11 @@ class Regression:
     Berger 2016, parallel partial emulation).
     """
 
-    def __init__(self, whitened, values, depth, kernel, own_noise=None):
+    def __init__(self, whitened, values, depth, kernel):
         self.whitened = whitened
         self.values = values
         self.depth_squared = depth**2
         self.kernel = kernel
-        self.own_noise = np.zeros(len(values)) if own_noise is None else own_noise  # variances that are known
         self.num_dims = whitened.shape[1]
 
     @cached_property
@@ -131,7 +130,7 @@ class Regression:
     def take(self, rows):
         """Return the part with these rows."""
         depth = np.sqrt(self.depth_squared[rows])
-        return Regression(self.whitened[rows], self.values[rows], depth, self.kernel, self.own_noise[rows])
+        return Regression(self.whitened[rows], self.values[rows], depth, self.kernel)
 
     def median_distance(self) -> float:
         """Return the median distance of two points."""
@@ -154,7 +153,7 @@ class Regression:
         return covariance
 
     def _noise(self, hyper):
-        return hyper.nugget + hyper.depth_noise * self.depth_squared + self.own_noise
+        return hyper.nugget + hyper.depth_noise * self.depth_squared
 
     def negative_log_marginal(self, logs):
         """Return the negative log marginal likelihood and its gradient by the logarithms; O(n^3).
@@ -197,8 +196,8 @@ class Regression:
         depth = hyper.depth_noise * (diagonal @ self.depth_squared)
         return negative, np.concatenate([4.0 * spread, [radial, quadratic, nugget, depth]])
 
-    def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray, "SmoothPosterior"]:
-        """Return the points that carry the posterior mean, their weights, and the posterior, from all values.
+    def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray]:
+        """Return the points that carry the posterior mean, and their weights, from all values.
 
         With the incomplete Cholesky factor F of the smooth covariance, K ~ F F', the mean at the points is F c for (F'
         N^-1 F + I) c = F' N^-1 y, N the noise; F = K_p L^-T for the pivots' columns K_p and their own factor L, so the
@@ -219,9 +218,7 @@ class Regression:
         normal[np.diag_indices_from(normal)] += 1.0
         normal = _definite(normal)
         inner = cho_solve((normal, True), scaled.T @ (self.values / np.sqrt(noise)))
-        own = factor[pivots]
-        posterior = SmoothPosterior(self.kernel, hyper, self.whitened[pivots], own, normal)
-        return pivots, solve_triangular(own, inner, lower=True, trans=1), posterior
+        return pivots, solve_triangular(factor[pivots], inner, lower=True, trans=1)
 
     def compress(self, hyper, weights) -> tuple[np.ndarray, np.ndarray]:
         """Return as few points as carry the radial part within ``_COMPRESSION``, and their coefficients.
@@ -252,38 +249,6 @@ class Regression:
         inverse = cho_solve((_definite(covariance), True), np.eye(self.values.size))
         residuals = (inverse @ self.values) / np.diag(inverse)
         return float(np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * np.sqrt(self.depth_squared)))))
-
-
-@dataclass(frozen=True, eq=False)
-class SmoothPosterior:
-    """The distribution of the smooth part given the values, through the pivots that carry it."""
-
-    kernel: RadialKernel
-    hyper: Hyperparameters
-    pivots: np.ndarray  # (r, d), whitened
-    own: np.ndarray  # (r, r), lower: factor of the covariance of the pivots
-    normal: np.ndarray  # (r, r), lower: factor of F' N^-1 F + I
-    mean: np.ndarray | None = None
-    inverse: np.ndarray | None = None  # x to whitened
-    unit: float = 1.0  # of the log density
-
-    def covariance(self, x) -> np.ndarray:
-        """Return the posterior covariance (n, n) of the smooth part at ``x`` (n, d)."""
-        whitened, cross, known = self._parts(x)
-        smooth = _smooth(self.kernel, self.hyper, whitened, whitened)
-        return self.unit**2 * (smooth - cross.T @ cross + known.T @ known)
-
-    def variance(self, x) -> np.ndarray:
-        """Return the diagonal (n,) of the covariance; O(n r^2)."""
-        whitened, cross, known = self._parts(x)
-        smooth = _smooth_diagonal(self.kernel, self.hyper, whitened)
-        return self.unit**2 * np.maximum(smooth - (cross**2).sum(axis=0) + (known**2).sum(axis=0), 0.0)
-
-    def _parts(self, x):
-        whitened = (x - self.mean) @ self.inverse.T
-        cross = _smooth(self.kernel, self.hyper, self.pivots, whitened)
-        cross = solve_triangular(self.own, cross, lower=True, overwrite_b=True)
-        return whitened, cross, solve_triangular(self.normal, cross, lower=True)
 
 
 def _profile(kernel, squared):
@@ -334,7 +299,8 @@ def learn_hyperparameters(
     radial = _BOUNDS_RADIAL_NOISY if noisy else _BOUNDS_RADIAL
     bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
     if has_outputs:  # their amplitudes stand for the radial part's
-        bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, _BOUNDS_NUGGET_OUTPUTS, _BOUNDS_DEPTH]
+        nugget = _BOUNDS_NUGGET_ESTIMATES if noisy else _BOUNDS_NUGGET_OUTPUTS
+        bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, nugget, _BOUNDS_DEPTH]
 
     def penalized(logs):
         value, gradient = data.negative_log_marginal(logs)

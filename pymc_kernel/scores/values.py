@@ -23,7 +23,6 @@ from pymc_kernel.scores.score_matching import ridge_of
 from pymc_kernel.scores.value_regression import (
     Hyperparameters,
     Regression,
-    SmoothPosterior,
     depth_of,
     learn_hyperparameters,
     reference_of,
@@ -49,24 +48,8 @@ class FittedValues(KernelExpansion):
 
     hyperparameters: Hyperparameters
     error: float
-    posterior: SmoothPosterior = field(repr=False)
     has_trend: bool = False
     """Whether a quadratic was fitted first, as in many dimensions once there are enough values."""
-
-    @within_range
-    @one_blas_thread
-    def covariance(self, x) -> np.ndarray:
-        """Return the posterior covariance (n, n) of the log density at ``x`` (n, d), up to the unknown constant.
-
-        O(n r (n + r)) for r points that carry the surrogate.
-        """
-        return self.posterior.covariance(self._points(x))
-
-    @within_range
-    @one_blas_thread
-    def variance(self, x) -> np.ndarray:
-        """Return the posterior variance (n,) of the log density at ``x`` (n, d); O(n r^2)."""
-        return self.posterior.variance(self._points(x))
 
     @property
     def noise_sd(self) -> float:
@@ -132,8 +115,6 @@ class Values:
         start=None,
         search=True,
         noisy=True,
-        known=None,
-        noise=None,
     ) -> FittedValues:
         """Return the surrogate learned from log-density values.
 
@@ -152,12 +133,6 @@ class Values:
             Whether the search is a full one; otherwise it takes a few iterations from ``start`` alone.
         noisy : bool
             Whether the values are estimates. The nugget of exact ones is kept below 0.01.
-        known : array_like (n,), optional
-            A part of the log density that need not be learned, the prior's say: ``values`` are the rest, and so is the
-            surrogate. By the sum it is judged which points lie deep below the bulk.
-        noise : array_like (n,), optional
-            Standard deviations of values that are known to be rough, zero elsewhere. Hyperparameters are learned from
-            the others, where these are at least d + 3.
 
         Raises
         ------
@@ -171,15 +146,13 @@ class Values:
         # With more coefficients than the hyperparameters are learned from, a quadratic is fitted by itself.
         needs_trend = not noisy and _num_coefficients(d) > self.learn_points
         fewest_for_trend = _num_coefficients(d) + 2 * d
-        total = values + _one_each(known, "known", n)
-        kept = self._usable(points, total, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
+        kept = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
         rng = np.random.default_rng(0) if rng is None else rng
         # Far from the mode the best points differ by more than the window; dividing by it makes this case like others.
-        unit = max(1.0, float(np.ptp(total[kept])) / self._window(d))
+        unit = max(1.0, float(np.ptp(values[kept])) / self._window(d))
         if kept.size > self.max_values:
             kept = kept[rng.choice(kept.size, self.max_values, replace=False)]
-        points, values, total = points[kept], values[kept] / unit, total[kept] / unit
-        own_noise = (_one_each(noise, "noise", n)[kept] / unit) ** 2
+        points, values = points[kept], values[kept] / unit
         check_magnitude(points, "points")
         if mean is None or factor is None:
             mean, factor = points.mean(axis=0), _whitening(points)
@@ -189,13 +162,11 @@ class Values:
         no_trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
         trend = _quadratic_trend(whitened, values) if has_trend else no_trend
         departures = values - reference - trend[0]
-        data = Regression(whitened, departures, depth_of(total), self.kernel, own_noise)
-        telling = np.flatnonzero(own_noise == 0.0)
-        telling = telling if telling.size >= d + 3 else np.arange(values.size)
-        small = data.take(telling[rng.choice(telling.size, min(telling.size, self.learn_points), replace=False)])
+        data = Regression(whitened, departures, depth_of(values), self.kernel)
+        small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))
         limit = self.max_iterations if search or start is None else _FEW_ITERATIONS
         hyper = learn_hyperparameters(small, start, search, limit, noisy)
-        pivots, weights, posterior = data.regress(hyper, self.num_basis)
+        pivots, weights = data.regress(hyper, self.num_basis)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
         scaled = 2.0 * hyper.quadratic / d
         linear = scaled * (weights @ whitened[pivots]) + trend[1]
@@ -211,10 +182,8 @@ class Values:
             linear=inverse.T @ linear,
             quadratic=inverse.T @ quadratic @ inverse,
         )
-        posterior = replace(posterior, mean=mean, inverse=inverse, unit=unit)
-        return FittedValues(
-            scaled_expansion(expansion, unit), hyper, unit * small.leave_one_out_error(hyper), posterior, has_trend
-        )
+        error = unit * small.leave_one_out_error(hyper)
+        return FittedValues(scaled_expansion(expansion, unit), hyper, error, has_trend)
 
     def _window(self, num_dims):
         return window_of(num_dims) if self.window is None else self.window
@@ -233,16 +202,6 @@ class Values:
                 f"{num_dims + 3} are needed in {num_dims} dimensions."
             )
         return np.flatnonzero(finite)
-
-
-def _one_each(values, name, size):
-    """Return numbers (size,), zeros for None."""
-    if values is None:
-        return np.zeros(size)
-    values = as_numbers(values, name)
-    if values.shape != (size,):
-        raise ValueError(f"{name} must have shape ({size},), one per point, got {values.shape}.")
-    return values
 
 
 def _num_coefficients(num_dims: int) -> int:

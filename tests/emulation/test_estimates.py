@@ -3,8 +3,12 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.emulation import fit_estimates
-from pymc_kernel.emulation.estimates import held_out_estimates
+from pymc_kernel.emulation import fit_outputs
+from pymc_kernel.emulation.outputs import held_out_outputs
+
+
+def learned(inputs, values, rng):
+    return fit_outputs(inputs, values[:, None], rng, is_log_likelihood=True, is_noisy=True)
 
 
 def estimates(rng, sd=0.7):
@@ -16,49 +20,46 @@ def estimates(rng, sd=0.7):
 
 def test_noise_is_learned_and_what_is_deep_stays_deep(rng):
     inputs, values, _ = estimates(rng)
-    fit = fit_estimates(inputs, values, rng)
+    fit = learned(inputs, values, rng)
     near = 0.3 * rng.standard_normal((50, 2))
     assert (fit(near)[:, 0] + 10.0 * (near**2).sum(axis=1)).std() < 0.5
-    assert 0.3 < np.sqrt(fit.hyperparameters.nugget) < 1.5
     assert fit(np.array([[5.0, -5.0]]))[0, 0] < -30.0
     assert fit(np.array([[3.0, 3.0]]))[0, 0] < fit(near).min() - 10.0
+
+
+@pytest.mark.parametrize("sd", [0.3, 3.0])
+def test_the_size_of_the_noise_is_known(sd, rng):
+    inputs = 0.3 * rng.standard_normal((200, 2))
+    fit = learned(inputs, -10.0 * (inputs**2).sum(axis=1) + sd * rng.standard_normal(200), rng)
+    amplitude = np.sqrt((fit.directions**2).sum())
+    assert 0.8 * sd < np.sqrt(fit.hyperparameters.nugget) * amplitude < 1.25 * sd
 
 
 def test_the_mean_is_that_of_the_whole_process(rng):
     """By a dense solution with all rows; pivots leave a hundredth."""
     inputs = 0.3 * rng.standard_normal((60, 2))
-    values = -10.0 * (inputs**2).sum(axis=1) + rng.standard_normal(60)  # within 18 nats: none is moved
-    fit = fit_estimates(inputs, values, rng)
+    values = -10.0 * (inputs**2).sum(axis=1) + rng.standard_normal(60)
+    fit = learned(inputs, values, rng)
     h, z = fit.hyperparameters, fit.scaled(inputs, inside=False)
     scaled = z * h.inverse_length_scale
     squared = ((scaled[:, None] - scaled) ** 2).sum(axis=2)
-    smooth = h.radial * np.exp(-0.5 * squared) + h.quadratic * (1.0 + z @ z.T / 2) ** 2
-    depth = np.clip(np.quantile(values, 0.75) - values, 0.0, 18.0)
-    noise = h.nugget + h.depth_noise * depth**2
-    low = values.min()
-    dense = low + smooth @ np.linalg.solve(smooth + np.diag(noise), values - low)
+    smooth = np.exp(-0.5 * squared) + h.quadratic * (1.0 + z @ z.T / 2) ** 2
+    noise = h.nugget * np.eye(60)
+    dense = values.mean() + smooth @ np.linalg.solve(smooth + noise, values - values.mean())
+    assert np.isinf(fit.span)
     np.testing.assert_allclose(fit(inputs)[:, 0], dense, atol=0.02)
-    variance = np.diag(smooth) - np.diag(smooth @ np.linalg.solve(smooth + np.diag(noise), smooth))
+    variance = np.diag(smooth) - np.diag(smooth @ np.linalg.solve(smooth + noise, smooth))
     random = fit.random_at(inputs[:20])
-    drawn = np.array([random(rng)[:, 0] for _ in range(4000)])
+    drawn = np.array([random(rng)[:, 0] for _ in range(4000)]) / np.sqrt((fit.directions**2).sum())
     np.testing.assert_allclose(drawn.std(axis=0), np.sqrt(variance[:20]), rtol=0.1)
 
 
 def test_rows_left_out_are_predicted_without_them(rng):
     inputs, values, clean = estimates(rng)
-    fit = fit_estimates(inputs, values, rng)
-    folds = np.arange(120) % 5
-    predicted = held_out_estimates(fit, inputs, values[:, None], folds)[:80, 0]
+    fit = learned(inputs, values, rng)
+    predicted = held_out_outputs(fit, inputs, values[:, None], np.arange(120) % 5)[:80, 0]
     assert (predicted - clean[:80]).std() < 0.6
-    moved = values.copy()
+    moved, folds = values.copy(), np.where(np.arange(120) < 3, 0, 1)
     moved[:3] += 5.0
-    again = held_out_estimates(fit, inputs, moved[:, None], np.where(np.arange(120) < 3, 0, 1))[:3, 0]
-    before = held_out_estimates(fit, inputs, values[:, None], np.where(np.arange(120) < 3, 0, 1))[:3, 0]
+    again, before = (held_out_outputs(fit, inputs, v[:, None], folds)[:3, 0] for v in (moved, values))
     assert np.abs(again - before).max() < 0.5  # their own values do not count, but for the largest of all
-
-
-def test_other_shapes_are_refused(rng):
-    with pytest.raises(ValueError, match="as many rows"):
-        fit_estimates(np.zeros((4, 1)), np.zeros(5), rng)
-    with pytest.raises(ValueError, match="all coincide"):
-        fit_estimates(np.ones((4, 1)), np.zeros(4), rng)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.emulation import fit_outputs, variance_bound
+from pymc_kernel.emulation import fit_outputs, noisy_variance, variance_bound
 from pymc_kernel.emulation.fitted_outputs import covariance_of, variance_of
 
 
@@ -52,3 +52,17 @@ def test_it_has_at_most_128_rows():
     bound = variance_bound(fit, inputs)
     assert bound.points.shape == (128, 3)
     assert value_at(bound, fit, inputs).min() > -1e-6
+
+
+def test_of_noisy_values_it_is_the_posterior_variance():
+    rng = np.random.default_rng(3)
+    inputs = rng.normal(0.0, 1.0, (120, 2))
+    values = -0.5 * (inputs**2).sum(axis=1) + np.sin(2.0 * inputs[:, 0]) + rng.standard_normal(120)
+    fit = fit_outputs(inputs, values[:, None], rng, is_log_likelihood=True, is_noisy=True)
+    hyper, new = fit.hyperparameters, rng.normal(0.0, 1.5, (50, 2))
+    z, at = fit.scaled(inputs, inside=False), fit.scaled(new, inside=False)
+    across = covariance_of(hyper, z, at)
+    explained = np.linalg.solve(covariance_of(hyper, z, z) + hyper.nugget * np.eye(120), across)
+    exact = variance_of(hyper, at) - (across * explained).sum(axis=0)
+    np.testing.assert_allclose(value_at(noisy_variance(fit), fit, new), exact, rtol=0.01)
+    assert exact.max() > 3.0 * exact.min()

@@ -40,7 +40,6 @@ SETTINGS = {
     embeddings.KernelBayesFilter: ["method", "regularization", "ratio_regularization"],
     rounds.CautiousRounds: ["num_simulations", "rounds", "estimator"],
     rounds.ParticleSampler: ["num_particles", "threshold", "moves", "max_moves", "correlation"],
-    rounds.ActiveLearning: ["batch_size"],
     LearnedLikelihood: ["num_centers"],
 }
 MEANT = {"whiten": 0.0, "max_iterations": 0.0, "window": np.inf, "constant": 0.0, "relative": 0.0}  # False, none, all

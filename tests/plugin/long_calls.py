@@ -64,10 +64,6 @@ def surrogate(log, **settings):
     return pk.sample_surrogate(15, chains=2, evaluations=40, tolerance=0.0, model=with_likelihood(log), **settings)
 
 
-def exact(log, **settings):
-    return surrogate(log, exact=True, **settings)
-
-
 def likelihood_free(log, **settings):
     model = with_simulator(log)
     return pk.sample_likelihood_free(15, chains=2, num_simulations=200, rounds=3, model=model, **settings)
@@ -86,7 +82,6 @@ def smc(log, executor, **settings):
 CALLS = {
     "simulate": (simulate, "prior", 4 * 4, 4 * 4),
     "surrogate": (surrogate, "evaluations", 9, 13),
-    "exact": (exact, "evaluations", 9, 13),
     "likelihood_free": (likelihood_free, "prior", 4, 25),
     "khmc": (khmc, "posterior", np.inf, 2 * 60 + 500),
     "smc": (smc, "posterior", np.inf, np.inf),

@@ -102,7 +102,7 @@ def test_a_model_goes_with_its_run():
         for executor in (None, 1):
             pk.simulate(4, batch_size=2, executor=executor, random_seed=1, progressbar=False)
     with noisy_model() as other, pytest.warns(UserWarning, match="should not be trusted"):
-        pk.sample_surrogate(10, evaluations=12, tolerance=0.0, random_seed=1, progressbar=False)
+        pk.sample_surrogate(10, evaluations=40, tolerance=0.0, random_seed=1, progressbar=False)
     gone = [weakref.ref(model), weakref.ref(other)]
     del model, other, theta
     gc.collect()

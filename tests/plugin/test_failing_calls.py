@@ -1,5 +1,6 @@
 """One or two calls in a hundred that raise, and a worker that dies: nothing else is lost, and both are said."""
 
+import multiprocessing
 import os
 import re
 import signal
@@ -17,7 +18,9 @@ QUIET = {"random_seed": 1, "progressbar": False}
 
 
 def dies_once(flag):
-    """End this process, unless another one has done so."""
+    """End this process, if it is a worker, unless another one has done so."""
+    if multiprocessing.parent_process() is None:
+        return
     with suppress(FileNotFoundError):
         os.remove(flag)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -58,7 +61,7 @@ def run(call, tmp_path, make, **settings):
         with warnings.catch_warnings(record=True) as said:
             warnings.simplefilter("always")
             results.append(call(model=make(flag), executor=executor, **QUIET, **settings))
-        assert not flag.exists()
+        assert not executor or not flag.exists()
         words.append("; ".join(str(w.message) for w in said))
     return *results, words[0]
 
@@ -76,7 +79,7 @@ def test_simulations(tmp_path):
 def test_evaluations(tmp_path):
     settings = {"draws": 50, "chains": 2, "evaluations": 60, "tolerance": 0.0}
     found, alone, said = run(pk.sample_surrogate, tmp_path, likelihood_model, **settings)
-    for name in ("position", "log_likelihood", "status"):
+    for name in ("position", "log_density", "status"):
         np.testing.assert_array_equal(found["evaluations"][name], alone["evaluations"][name])
     stats = found["evaluations"].attrs
     assert stats["raised"] == alone["evaluations"].attrs["raised"] > 0

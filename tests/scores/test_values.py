@@ -48,8 +48,8 @@ def test_marginal_likelihood_and_leave_one_out_by_dense_matrices(rng):
 
 
 @pytest.mark.parametrize("sd", [0.0, 0.5])
-def test_surrogate_and_covariance_are_those_of_the_gaussian_process(sd, rng, monkeypatch):
-    """The expansion, quadratic and compressed, against k(x, X) K^-1 y, and K_** - K_* K^-1 K_*' in as many words."""
+def test_surrogate_is_that_of_the_gaussian_process(sd, rng, monkeypatch):
+    """The expansion, quadratic and compressed, against k(x, X) K^-1 y in as many words."""
     monkeypatch.setattr(value_regression, "_LEFT_OVER", 1e-8)
     x, places = rng.normal(size=(50, 3)), rng.normal(size=(6, 3))
     mean, factor = np.array([7.0, 0.0, -1.0]), np.array([[1.0, 0.0, 0.0], [0.5, 2.0, 0.0], [0.0, 0.3, 0.1]])
@@ -63,9 +63,6 @@ def test_surrogate_and_covariance_are_those_of_the_gaussian_process(sd, rng, mon
     expected = cross @ np.linalg.solve(noisy, values - np.quantile(values, 0.75))
     off = fitted.log_density(mean + places @ factor.T) - expected
     np.testing.assert_allclose(off - off.mean(), 0.0, atol=3e-3)
-    expected = slow_scores.prior_covariance(places, places, hyper) - cross @ np.linalg.solve(noisy, cross.T)
-    assert sd == 0.0 or np.diag(expected).min() > 0.01  # what the noise leaves open is seen
-    np.testing.assert_allclose(fitted.covariance(mean + places @ factor.T), expected, atol=1e-4)
 
 
 def test_units_of_columns_do_not_matter(rng):
@@ -202,33 +199,3 @@ def test_step_size_of_a_gaussian(rng):
     starts, momenta = rng.normal(size=(400, 4)), rng.normal(size=(400, 4))
     step_size = trajectory.choose_step_size(starts, momenta, normal)
     assert 0.4 < step_size < 1.5
-
-
-def test_a_known_part_and_rough_values_are_not_learned():
-    """What is left after a known part is learned; values of which the noise is known pull the less."""
-    rng = np.random.default_rng(0)
-    points = rng.standard_normal((60, 2))
-    rest, known = np.sin(points[:, 0]), -0.5 * 1e3 * points[:, 1] ** 2
-    fit = S.Values(window=np.inf).fit(points, rest, known=known, noisy=False)
-    ahead = rng.standard_normal((20, 2))
-    error = fit.log_density(ahead) - np.sin(ahead[:, 0])
-    assert np.std(error) < 0.02
-    assert fit.hyperparameters.depth_noise * 1e6 < 1e3
-    wrong, noise = np.where(np.arange(60) < 10, rest + 30.0, rest), np.where(np.arange(60) < 10, 1e3, 0.0)
-    rough = S.Values(window=np.inf).fit(points, wrong, noise=noise, noisy=False)
-    error = rough.log_density(ahead) - np.sin(ahead[:, 0])
-    assert np.std(error) < 0.05
-    deep = S.Values(window=20.0).fit(points, rest, known=known, noisy=False)
-    near = points[np.argsort(-known)[:30]]
-    assert np.std(deep.log_density(near) - np.sin(near[:, 0])) < 0.02
-    with pytest.raises(ValueError, match="known must have shape"):
-        S.Values().fit(points, rest, known=known[1:])
-
-
-@pytest.mark.parametrize("num_exact", [0, 1, 4])
-def test_hyperparameters_are_learned_from_rough_values_where_few_are_exact(num_exact, rng):
-    points = rng.normal(size=(80, 2))
-    noise = np.where(np.arange(80) < num_exact, 0.0, 0.1)
-    values = -0.5 * (points**2).sum(axis=1) + noise * rng.standard_normal(80)
-    fit = S.Values().fit(points, values, noise=noise)
-    np.testing.assert_allclose(fit.score(points[:20]), -points[:20], atol=0.3)

@@ -36,6 +36,10 @@ class Chains:
         self._names = [v.name for v in model.value_vars]
         self._function = density_and_gradient(model, tempered=True)
 
+    def nuts(self, model: pm.Model, target_accept: float) -> pm.NUTS:
+        """Return PyMC's step for the model, which need not be compiled again."""
+        return pm.NUTS(model=model, logp_dlogp_func=self._function, target_accept=target_accept)
+
     def begin(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> None:
         """Begin anew at ``starts`` (chains, d), with a first guess of the variances (d,) of the posterior."""
         model, function = self._model, self._function

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -17,11 +17,13 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeo
 from pymc_kernel.plugin.emulation.hoisted import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
+from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
+from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
-from pymc_kernel.plugin.model.priors import ModelPrior, first_places, initial_position
-from pymc_kernel.plugin.warn import warn_user
+from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws, first_places, initial_position
+from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 
 # Total variation distance at which searches stop by default: that of a normal distribution that is shifted by an eighth
 # of its standard deviation.
@@ -205,6 +207,28 @@ def emulate(
     True
     """
     model = pm.modelcontext(model)
+    check_search(evaluations, batch_size, tolerance, executor, store, timeout, random_seed)
+    rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
+    model = with_hoisted(model)
+    unknown = unknown_of(model, rng)
+    if unknown is None:
+        raise ValueError(
+            "this model has no function without gradient whose inputs depend on free variables, so there is nothing to "
+            "learn: use pm.sample, or pk.sample_surrogate where its likelihood is costly."
+        )
+    unknown.check_sizes()
+    search = Search(model, unknown, tolerance, rng, {} if coarse is None else coarse)
+    settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
+    ended = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
+    emulated = search.result(ended.first_error)
+    ended.warn_of_deaths()
+    if problem := search.problem(ended.first_error):
+        warn_user(problem)
+    return emulated
+
+
+def check_search(evaluations, batch_size, tolerance, executor, store, timeout, random_seed) -> None:
+    """Raise where an argument of :func:`emulate` is out of range."""
     check_whole("batch_size", evaluations=evaluations, batch_size=batch_size)
     check_timeout(timeout)
     check_executor(executor)
@@ -212,21 +236,53 @@ def emulate(
         raise ValueError(f"tolerance must be a finite number, not below zero, got {tolerance!r}.")
     if store is not None and not isinstance(random_seed, int | np.integer):
         raise ValueError("store needs a whole number as random_seed: a run that goes on must propose the same places.")
-    rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
-    model = with_hoisted(model)
-    unknown = unknown_of(model, rng)
+
+
+def search_of(
+    model: pm.Model, tolerance: float, rng: np.random.Generator, compile_kwargs: dict | None = None
+) -> tuple[Search, bool]:
+    """Return a search that has not begun, and whether it learns the log likelihood as a whole.
+
+    That is where the model has no black box, or has some that :func:`emulate` refuses.
+    """
+    is_estimated = bool(estimated_terms(model.logp())[0])
+    try:
+        with_calls = with_hoisted(model)
+        unknown = unknown_of(with_calls, rng)
+        if unknown is not None:
+            unknown.check_sizes()
+            return Search(with_calls, unknown, tolerance, rng), False
+    except (TypeError, ValueError):
+        if is_estimated:
+            raise
+    check_prior_draws(
+        model, "Where a likelihood was not evaluated the prior alone keeps draws in bounds: give one that can."
+    )
+    whole = with_whole_likelihood(model, compile_kwargs)
+    unknown = unknown_of(whole, rng)
     if unknown is None:
-        raise ValueError(
-            "this model has no function without gradient whose inputs depend on free variables, so there is nothing to "
-            "learn: use pm.sample."
-        )
+        raise ValueError("this model has no free variable, so there is nothing to sample.")
     unknown.check_sizes()
-    search = Search(model, unknown, tolerance, rng, {} if coarse is None else coarse)
-    settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
-    first_error = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
-    emulated = search.result(first_error)
-    search.warn(first_error)
-    return emulated
+    return Search(whole, unknown, tolerance, rng), True
+
+
+class Ended(NamedTuple):
+    """How the evaluations of a search have ended."""
+
+    first_error: str | None
+    status: np.ndarray
+    """(n,), of each a :class:`Status`."""
+    deaths: int
+    """Of worker processes."""
+
+    @property
+    def counts(self) -> dict:
+        """How many have which status, the first error, and dead workers."""
+        return counts_of(self.status, self.first_error, self.deaths)
+
+    def warn_of_deaths(self) -> None:
+        """Warn where worker processes died."""
+        warn_of_failures("evaluations", "they count as places without density", self.counts, most=1.0)
 
 
 def part_of(
@@ -255,8 +311,8 @@ def part_of(
 def learn(
     search: Search, evaluations, batch_size=None, start=None, *, progressbar, executor=None, store=None, timeout=None,
     random_seed=None,
-) -> str | None:  # fmt: skip
-    """Let a search run, with the arguments of :func:`emulate`; return the first error of an evaluation."""
+) -> Ended:  # fmt: skip
+    """Let a search run, with the arguments of :func:`emulate`."""
     model, true = search.model, search.unknown.true
     prior = ModelPrior(model)
     size = batch_size or search.unknown.batch_size
@@ -274,4 +330,4 @@ def learn(
             if search.best is None:
                 raise
             warn_user(f"{str(ended) or 'interrupted'}: the model is what was learned until then.")
-        return evaluate.first_error
+        return Ended(evaluate.first_error, evaluate.status(len(search.record)), evaluate.deaths)

@@ -48,7 +48,7 @@ class TrueModel:
             self._function = pymc_compile(model.value_vars, outputs, **settings)
             given = model.replace_rvs_by_values(boxes[0].inputs)
             self._inputs_of_one = pymc_compile(model.value_vars, given, **settings) if len(boxes) == 1 else None
-        self.is_compiled = True
+        self._ops = [b.op for b in boxes]
         self._shapes: list[tuple[int, ...]] = []
 
     def learn_shapes(self, positions: np.ndarray) -> tuple[Evaluated, Evaluated]:
@@ -96,6 +96,11 @@ class TrueModel:
             )
         first, other = (self.read(_vector(f, values), x) for x, f, values, _ in (found[0], found[-1]))
         return first, other
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether no call compiles what it evaluates, as the first one of a whole log likelihood does."""
+        return all(getattr(op, "is_compiled", True) for op in self._ops)
 
     @property
     def size(self) -> int:

@@ -167,6 +167,9 @@ class GivenOutputs:
             for number, (part, (of_part, *_)) in enumerate(zip(self._unknown.parts, fits, strict=True)):
                 if not self._unknown.has_penalty(part):
                     continue
+                if self._unknown.is_estimate(part):  # a term of the log density: not its curvature counts
+                    sums[number] += (of_part[0].directions ** 2).sum()
+                    continue
                 for b, (function, row) in enumerate(zip(part.functions, rows_of_parts[number], strict=True)):
                     signs = rng.choice([-_STEP, _STEP], row.size)
                     moved = (of_part[function].moved(row, step) for step in (signs, -signs))

@@ -4,8 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from pymc_kernel.emulation import fit_estimates, fit_outputs, variance_bound
-from pymc_kernel.emulation.estimates import held_out_estimates
+from pymc_kernel.emulation import fit_outputs, noisy_variance, variance_bound
 from pymc_kernel.emulation.outputs import LEARN_ROWS, held_out_outputs
 from pymc_kernel.emulation.variance_bound import BOUND_ROWS
 from pymc_kernel.plugin.emulation.coarse import Coarse
@@ -110,14 +109,12 @@ class Record:
                 good = nearest_rows(good, own_margin, LEARN_ROWS)
                 if good.sum() < x.shape[2] + 2:
                     return None
-                if is_noisy:
-                    of_part.append(fit_estimates(x[good], y[good], rng))
-                else:
-                    near = self._near()[every][good[:, 0]] if part.is_row else None
-                    block = self.unknown.block(part)
-                    of_part.append(fit_outputs(x[good], y[good], rng, block, near, is_log_likelihood))
+                near = self._near()[every][good[:, 0]] if part.is_row else None
+                kind = self.unknown.block(part), near, is_log_likelihood or is_noisy, is_noisy
+                of_part.append(fit_outputs(x[good], y[good], rng, *kind))
                 if self.unknown.has_penalty(part):
-                    bounds.append(variance_bound(of_part[-1], x[nearest_rows(good, own_margin, BOUND_ROWS)]))
+                    near_rows = x[nearest_rows(good, own_margin, BOUND_ROWS)]
+                    bounds.append(noisy_variance(of_part[-1]) if is_noisy else variance_bound(of_part[-1], near_rows))
             fits.append((of_part, known, is_factor, bounds))
         return fits
 
@@ -136,7 +133,6 @@ class Record:
         folds = np.arange(len(self)) // self.unknown.repeats % _FOLDS
         rows_of_parts = []
         for part, margin, (of_part, *_) in zip(self.unknown.parts, margins, fits, strict=True):
-            held_out = held_out_estimates if self.unknown.is_estimate(part) else held_out_outputs
             inputs, outputs, _ = self.values(part)
             predicted = np.full(outputs.shape, np.nan)
             for function in range(part.num_functions):
@@ -146,7 +142,7 @@ class Record:
                 learned = nearest_rows(is_finite, margin[:, mine], LEARN_ROWS)
                 fold = np.broadcast_to(folds[:, None], learned.shape)[learned]
                 block = np.full(y.shape, np.nan)
-                block[learned] = held_out(of_part[function], x[learned], y[learned], fold)
+                block[learned] = held_out_outputs(of_part[function], x[learned], y[learned], fold)
                 if (others := is_finite & ~learned).any():
                     block[others] = of_part[function](x[others])
                 predicted[:, mine] = block

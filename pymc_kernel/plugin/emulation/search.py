@@ -34,7 +34,6 @@ from pymc_kernel.plugin.model.priors import initial_position
 from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
-from pymc_kernel.plugin.warn import warn_user
 
 _NONE: Mapping = MappingProxyType({})
 _CHAINS = 4
@@ -70,7 +69,7 @@ class Search:
         if left:
             raise ValueError(
                 f"besides its black boxes, this model has log density terms without gradient ({', '.join(left)}), "
-                "which pk.emulate does not learn: use pk.sample_surrogate(). A prior whose logp calls a black box may "
+                "which pk.emulate does not learn: use pk.sample_khmc(). A prior whose logp calls a black box may "
                 "be a pm.Potential of what the box returns."
             )
         losses = [p.loss for p in self.learned if p.loss is not None]
@@ -123,14 +122,20 @@ class Search:
                     break
                 self.num_own = len(batch)
                 if self.fits is not None:  # else the batch is of the prior
-                    if self.explorers is None:
-                        self.explorers = Explorers(self.chains, prior, self.rng)
-                    with interrupts_wait.not_here():
-                        explored = self.explorers.draw(self._best_places())
+                    explored = self._explored(prior)
                     self.num_explored = len(explored)
                     apart, left_out = self.challengers.apart, self.challengers.left_out
                     batch = np.concatenate([batch, explored, apart, left_out, self._most_uncertain()])
                 batch = batch[:left]
+
+    def _explored(self, prior) -> np.ndarray:
+        """Return where explorers end (m, d); there are none between likelihood and an improper prior."""
+        if not prior.is_proper:
+            return np.empty((0, self.initial.size))
+        if self.explorers is None:
+            self.explorers = Explorers(self.chains, prior, self.rng)
+        with interrupts_wait.not_here():
+            return self.explorers.draw(self._best_places())
 
     def _take_in_all(self) -> bool:
         """Compare what is learned with the last evaluations, which no fresh draws come after, with the best so far.
@@ -388,7 +393,7 @@ class Search:
             learned.is_factor.set_value(float(is_factor))
         rows_of_parts, least = [outputs[best] for _, outputs, _ in values], lowest_like(largest, self.initial.size)
         for number, (part, (_, outputs, _)) in enumerate(zip(self.unknown.parts, values, strict=True)):
-            if self.unknown.has_penalty(part):
+            if self.unknown.has_penalty(part) and not self.unknown.is_estimate(part):
                 margins[number] = self.given.levels(rows_of_parts, position, outputs, number) - least
         return margins
 
@@ -447,18 +452,17 @@ class Search:
         )
         return self.emulated
 
-    def warn(self, first_error) -> None:
-        """Warn once of all that speaks against the emulated model."""
+    def problem(self, first_error) -> str:
+        """Return all that speaks against the emulated model; empty where nothing does."""
         best, failed = self.best, self.record.num_failed
         if self.is_divided:
             last = self.rounds[-1]
-            warn_user(
+            return (
                 f"the emulated model is learned where its NUTS chains are (distance {last.distance:.2g}), "
                 f"and they do not agree (R-hat {last.rhat:.2f}): its posterior has modes apart, or is hard for NUTS. "
                 "More evaluations do not help. pk.sample_smc on the emulated model weighs modes; against slow chains "
                 "take another parametrization."
             )
-            return
         problems = []
         if not best.distance < self.tolerance:
             # Differences as small as these make no such distance: the rest are draws without a true density.
@@ -474,13 +478,14 @@ class Search:
             problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
         elif not self.is_confirmed:
             problems.append("this was measured once only, or chains with the last evaluations do not agree")
-        if problems:
-            warn_user(
-                f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.record)} "
-                "evaluations. Take more evaluations, or a prior or start= nearer to the data."
-                + (" Exact draws, by pk.EmulatedNUTS, correct it." if self.estimated else "")
-                + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
-            )
+        if not problems:
+            return ""
+        return (
+            f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.record)} "
+            "evaluations. Take more evaluations, or a prior or start= nearer to the data."
+            + (" Exact draws, by pk.EmulatedNUTS, correct it." if self.estimated else "")
+            + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
+        )
 
     def _held_out_distance(self) -> float:
         """Return the distance at all places like the draws, each with outputs that are learned from other places.

@@ -42,10 +42,12 @@ class Unknown(NamedTuple):
     def has_penalty(self, part: Part) -> bool:
         """Return whether what is not known of a part costs log density.
 
-        Of several exact rows each may invent modes, and others show the function where one is not. Of a single row
-        nothing else shows that a tail is flat where nothing was evaluated, and the penalty would cut it.
+        Of several exact rows each may invent modes, and others show the function where one is not. Of a single exact
+        row nothing else shows that a tail is flat where nothing was evaluated, and the penalty would cut it. Of a
+        single estimate noise hides where a tail ends: without the penalty it goes on. Several estimates have none,
+        since their penalty would take the square of all rows that carry what is learned, at each gradient.
         """
-        return not part.is_row and not self.is_estimate(part)
+        return part.is_row == self.is_estimate(part)
 
     @property
     def estimated(self) -> list[int]:

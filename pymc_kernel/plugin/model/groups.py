@@ -23,10 +23,10 @@ def data_groups(model: pm.Model) -> dict[str, xr.Dataset]:
     return {name: node.to_dataset() for name, node in tree.children.items()}
 
 
-def draws_group(model: pm.Model, positions: np.ndarray) -> xr.Dataset:
-    """Return the group ``posterior`` for draws (chain, draw, d) on the unconstrained scale."""
+def draws_group(model: pm.Model, positions: np.ndarray, names: Sequence[str] | None = None) -> xr.Dataset:
+    """Return the group ``posterior`` for draws (chain, draw, d) on the unconstrained scale; variables of some names."""
     coords, dims = coords_and_dims_for_inferencedata(model)
-    values = constrained_draws(model, positions.reshape(-1, positions.shape[-1]))
+    values = constrained_draws(model, positions.reshape(-1, positions.shape[-1]), names)
     values = {name: v.reshape(*positions.shape[:2], *v.shape[1:]) for name, v in values.items()}
     return from_dict({"posterior": values}, coords=coords, dims=dims)["posterior"].to_dataset()
 

@@ -36,9 +36,14 @@ def split_position(model: pm.Model, position: np.ndarray, shapes: Sequence[tuple
     return [p[0] for p in split_positions(model, position[None], shapes)]
 
 
-def constrained_draws(model: pm.Model, positions: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the free variables and deterministics at positions (n, d), as the user knows them: name -> (n, ...)."""
-    names = {v.name for v in [*model.free_RVs, *model.deterministics]}
+def constrained_draws(
+    model: pm.Model, positions: np.ndarray, names: Sequence[str] | None = None
+) -> dict[str, np.ndarray]:
+    """Return variables at positions (n, d), as the user knows them: name -> (n, ...).
+
+    By default the free variables and deterministics.
+    """
+    names = {v.name for v in [*model.free_RVs, *model.deterministics]} if names is None else set(names)
     outputs = [v for v in model.unobserved_value_vars if v.name in names]
     values = over_draws(model, outputs)(split_positions(model, positions))
     return {v.name: drawn for v, drawn in zip(outputs, values, strict=True)}

@@ -137,14 +137,14 @@ def sample_khmc(
     if step is None and initvals is None:
         _check_for_sample(kwargs, model)
         if (search := part_of(model, _ENOUGH, rng, _NOISE_SHARE)) is not None:
-            first_error = learn(search, _TUNE if tune is None else tune, progressbar=progressbar)
+            first_error = learn(search, _TUNE if tune is None else tune, progressbar=progressbar).first_error
             # Groups move one at a time, so that the distance of all of them together does not decide.
             is_useful = search.is_confirmed and (search.best.distance < _USELESS or len(search.estimated) > 1)
             if search.has_ended or is_useful:
                 emulated = search.result(first_error)
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
             if search.is_divided:
-                search.warn(first_error)  # the chains that follow may all be in one of its modes
+                warn_user(search.problem(first_error))  # the chains that follow may all be in one of its modes
             spent = len(search.record)
     with model:
         given, step = _pooled_step(model, step, kwargs.get("compile_kwargs"))
@@ -282,8 +282,6 @@ def _pooled_step(model, step, compile_kwargs) -> tuple[list, KernelHMC]:
             "other variables, as in step=[pk.KernelHMC([theta]), pm.Metropolis([k])]; without kernel HMC take "
             "pm.sample(step=...)."
         )
-    if pooled[0].given is not None:
-        raise ValueError("sample_khmc learns a surrogate of its own; for a given one take pm.sample(step=, tune=0).")
     return given, pooled[0]
 
 

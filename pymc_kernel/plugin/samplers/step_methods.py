@@ -1,17 +1,14 @@
 """The samplers as PyMC step methods: adapters between PyMC and ``mcmc``."""
 
-import math
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import numpy.typing as npt
 import pymc as pm
-import xarray as xr
 from pymc.stats.convergence import WarningType
 from pymc.step_methods import STEP_METHODS
 from pymc.step_methods.compound import Competence
-from pymc.util import get_value_vars_from_user_vars
 
 from pymc_kernel import scores
 from pymc_kernel.kernels import Gaussian, Kernel
@@ -19,18 +16,17 @@ from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.mcmc.chain_checks import open_ends
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.model.estimated import blocks_of
-from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.samplers.chain_warnings import ends_in_words, missing_mass_warning
-from pymc_kernel.plugin.samplers.given_surrogate import (
-    MOVE_STATISTICS,
-    given_surrogate,
-    move_statistics,
-    transition_state,
-)
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
-from pymc_kernel.rounds import LogPosterior
 
 _ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
+_MOVE_STATISTICS = {
+    "move": f"<U{max(map(len, kernel_hmc.MOVES))}",
+    "num_steps": np.int64,
+    "energy_error": np.float64,
+    "surrogate_quality": np.float64,
+    "log_weight": np.float64,
+}
 _LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
 
 _SHARED_PARAMETERS = """
@@ -206,11 +202,10 @@ class KernelHMC(TransitionStep):
     ----------
     vars : list of variables, optional
         All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
-    surrogate : {{"auto", "values", "lite", "finite", "nystrom"}}, an estimator of ``pymc_kernel.scores``, or a result
+    surrogate : {{"auto", "values", "lite", "finite", "nystrom"}}, or an estimator of ``pymc_kernel.scores``
         What is learned. "values" is kernel regression on the log density at every proposal, rejected ones included; the
         others match scores at the visited points. "auto" is "values", which is far better in the benchmarks, except for
-        heavy tails, where both are alike. A result of :func:`sample_surrogate` (its DataTree, or the learned log
-        posterior) is followed as it is: take ``tune=0``, see Notes.
+        heavy tails, where both are alike.
     exploring_share : float
         Share of random-walk moves once there is a surrogate, in (0, 1]. Where moves along it do not go as far as the
         walk's it becomes 1 after tuning.
@@ -236,19 +231,12 @@ class KernelHMC(TransitionStep):
     afterwards in ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws,
     log_density)``, to unconstrained draws and ``sample_stats["lp"]``.
 
-    With a result of :func:`sample_surrogate` nothing is tuned: all chains begin at draws of that surrogate (but where
-    ``initvals`` say otherwise), propose the ends of many trajectories along it, and accept by the true density. Where
-    its distance is small, draws are nearly independent, for one evaluation each; where it is large, few are accepted.
-    The surrogate is learned again from the stored evaluations, so a saved result will do, for a model with the same
-    variables; with other data or another prior the draws are still right. All free variables must be in the block.
-
     Where a surrogate is far too low, as in the neck of a funnel, its moves never go, and chains look well mixed without
     that region. At the last draw of a chain the ratios of the density to the surrogate are judged like importance
     weights, by the Pareto shape of their tail, and a warning is given if a part of the posterior is likely to be
     missing.
 
-    Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values; Liu (2001), section
-    9.4.3, for chains on a surrogate.
+    Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values.
 
     Examples
     --------
@@ -261,7 +249,7 @@ class KernelHMC(TransitionStep):
     name = "kernel_hmc"
     _transition_module = kernel_hmc
 
-    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {name: (t, []) for name, t in MOVE_STATISTICS.items()}
+    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {name: (t, []) for name, t in _MOVE_STATISTICS.items()}
 
     def __init__(
         self,
@@ -273,22 +261,12 @@ class KernelHMC(TransitionStep):
         target_accept: float | str = "auto",
         **of_every_step: Any,
     ) -> None:
-        source = surrogate if isinstance(surrogate, xr.DataTree | LogPosterior) else None
-        if source is not None:
-            model = of_every_step["model"] = pm.modelcontext(of_every_step.get("model"))
-            vars, surrogate = _all_variables(vars, model), "values"
         if isinstance(surrogate, str):
             if surrogate not in _ESTIMATORS:
                 raise ValueError(f"surrogate must be one of {', '.join(_ESTIMATORS)}, got {surrogate!r}.")
             surrogate = _ESTIMATORS[surrogate]()
         config = kernel_hmc.Config(surrogate, exploring_share, max_steps, target_accept)
         super().__init__(vars, config, "tuning", **of_every_step)
-        self.given = None
-        if source is not None:
-            initial_point = of_every_step.get("initial_point") or model.initial_point()
-            self._default = np.concatenate([np.ravel(initial_point[name]) for name in self.var_names]).astype(float)
-            self.given = given_surrogate(source, model, self.config.noisy)
-            self.learned = transition_state(self.given, self.config)
 
     @property
     def surrogate(self):
@@ -307,17 +285,6 @@ class KernelHMC(TransitionStep):
         is_estimated = any(var is rv for model in known | set(_ESTIMATED) for rv in model.free_RVs)
         return Competence.IDEAL if is_estimated else Competence.INCOMPATIBLE
 
-    def _better_start(self, position, log_density):
-        """Return a draw of the given surrogate as the start, unless the user has given one."""
-        if self.given is None or not np.array_equal(position, self._default):
-            return super()._better_start(position, log_density)
-        for start in self.rng.permutation(self.given.draws)[:STARTS_TRIED]:
-            there = self.density(start)
-            if math.isfinite(there):
-                self.density.settle(True)
-                return start, there
-        return position, log_density
-
     def _log_estimate_variance(self, state):
         # A regression on all values measures the noise better than the random walk's few probes.
         noise_sd = None if state.fit is None else getattr(state.fit.learned.surrogate, "noise_sd", None)
@@ -333,25 +300,17 @@ class KernelHMC(TransitionStep):
 
     def _warning(self, state):
         is_first = self.draw == self.num_tune + 1
-        if is_first and self.given is not None and self.num_tune:
-            message = (
-                f"its surrogate is given, so that {self.num_tune} tuning draws had nothing to tune: "
-                "pm.sample(tune=0) saves their evaluations."
-            )
-            return self._said(WarningType.BAD_PARAMS, message)
         if is_first and not self.tune and self.learned is None and kernel_hmc.is_dropped(state):
             return self._said(WarningType.BAD_PARAMS, DROPPED)
         return super()._warning(state)
 
     def _adapt(self, state, info):
-        if self.given is not None:
-            return state
         return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
 
     def stop_tuning(self):
         """End the learning, even where there were fewer tuning draws than announced."""
         state = self.transition
-        if self.tune and self.given is None and state is not None and state.iteration < self.num_tune:
+        if self.tune and state is not None and state.iteration < self.num_tune:
             self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
         return super().stop_tuning()
 
@@ -376,14 +335,9 @@ class KernelHMC(TransitionStep):
         )
 
     def _stats(self, state, info):
-        return super()._stats(state, info) | move_statistics(state, info)
-
-
-def _all_variables(vars, model):
-    """Return None, which stands for all variables of the model, where ``vars`` are all of them; raise otherwise."""
-    if vars is not None and set(get_value_vars_from_user_vars(vars, model)) != set(model.value_vars):
-        raise ValueError("a given surrogate is that of all free variables, so leave vars out.")
-    return None
+        quality = np.nan if state.fit is None else state.fit.learned.quality
+        values = info.move, info.num_steps, info.energy_error, quality, info.log_weight
+        return super()._stats(state, info) | dict(zip(_MOVE_STATISTICS, values, strict=True))
 
 
 for _step in (AdaptiveMetropolis, KAMH, KernelHMC):

@@ -24,12 +24,19 @@ from pymc_kernel.plugin.model.unconstrained import coordinate_names
 from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.reports.likelihood_checks import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
-from pymc_kernel.plugin.samplers.given_surrogate import STEP_STATISTICS, step_statistics
 
 _NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part
 _SEARCH_SHARE = 0.1  # evaluations for climbs from the prior's draws towards modes, as a share of the tuning draws
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 _TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
+
+_STATISTICS = {
+    "accept": np.float64,
+    "moved": np.float64,
+    "proposal_scale": np.float64,
+    "lp": np.float64,
+    "stuck_for": np.int64,
+}
 
 
 @dataclass_state
@@ -65,7 +72,7 @@ class TransitionStep(ArrayStepShared):
     _state_class = TransitionState
     _transition_module: ModuleType
 
-    stats_dtypes_shapes = {name: (dtype, []) for name, dtype in STEP_STATISTICS.items()} | {
+    stats_dtypes_shapes = {name: (dtype, []) for name, dtype in _STATISTICS.items()} | {
         "evaluations": (np.int64, []),
         "raised": (np.int64, []),
         "warning": (SamplerWarning, None),
@@ -177,7 +184,8 @@ class TransitionStep(ArrayStepShared):
         return RaveledVars(position, q0.point_map_info), [stats]
 
     def _stats(self, state, info) -> dict:
-        known = step_statistics(state, info) | self.density.shares
+        values = info.accept_prob, float(info.accepted), info.scale, state.log_density, state.rejections
+        known = dict(zip(_STATISTICS, values, strict=True)) | self.density.shares
         if self.density.estimated:
             known |= self.density.failures() | {"log_estimate_variance": self._log_estimate_variance(state)}
         return known
