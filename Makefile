@@ -68,7 +68,6 @@ bench: $(READY)
 	$(RUN) -m benchmarks.estimated_groups
 	$(RUN) -m benchmarks.pymc_notebook
 	$(RUN) -m benchmarks.few_evaluations
-	$(RUN) -m benchmarks.emulated_likelihoods
 	$(RUN) -m pip install --quiet --disable-pip-version-check --no-compile -e '.[rivals]' && \
 		$(RUN) -m benchmarks.few_evaluations_rivals
 	$(RUN) -m benchmarks.workers

@@ -37,7 +37,6 @@ prior: right, silent, error, and how many evaluations were made.
 import contextlib
 import time
 from functools import partial
-from types import SimpleNamespace
 from unittest import mock
 
 import numpy as np
@@ -49,7 +48,7 @@ from scipy.special import expit
 import pymc_kernel as pk
 from benchmarks import harness, measures, zoo
 from benchmarks.measures import smallest_bulk_ess
-from benchmarks.posteriors.drawn import Drawn, drawn
+from benchmarks.posteriors.drawn import drawn
 from benchmarks.posteriors.exact import PROBABILITIES
 from benchmarks.posteriors.judge import compared, judge, split_names
 from benchmarks.sbibm_tasks import TASKS
@@ -65,7 +64,6 @@ from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
-from pymc_kernel.rounds import learned_posterior
 from pymc_kernel.smc import differences, moves
 
 # -- Stein: draws to be judged ---------------------------------------------------------------------------
@@ -682,88 +680,6 @@ def outputs_rows(first, repetitions, jobs):
             yield _row(f"outputs: {name}", f"{group}: error", found[:, [0, m + 1]], are_logs=True)
 
 
-# -- few evaluations -------------------------------------------------------------------------------------
-
-_START = learned_posterior._Start
-SEARCH = {
-    "looks beyond the ends": {"rounds.active.ActiveLearning.num_beyond_ends": staticmethod(lambda d, n: 0)},
-    "begins at the prior": {
-        "rounds.learned_posterior._Start": lambda mixture, prior: _START(mixture, SimpleNamespace(is_proper=False))
-    },
-    "second search": {
-        "rounds.active.ActiveLearning._with_rival": lambda self, rng, state: state,
-        "rounds.active.ActiveLearning.has_searched_twice": staticmethod(lambda state: True),
-    },
-    "ceiling": {"rounds.active._ABOVE_ANY": np.inf},
-    "draws made anew": {"rounds.active._UNSEEN": np.inf},
-    "leaky batches": {"rounds.learned_posterior._LEAKY": np.inf},
-    "passes over deep values": {"rounds.learned_posterior._PASSES": 1},
-}
-SEARCHED = ("right", "silent", "error", "evaluations")
-_LONG_BEND, _NUM_EXACT = "long bend", 20_000
-
-
-def long_bend(seed):
-    """Return a posterior under a flat prior: a bend that is twenty to a hundred times as long as wide."""
-    rng = np.random.default_rng([seed, 1])
-    spread, curve = np.exp(rng.uniform(np.log(20.0), np.log(100.0))), 0.1
-    z = rng.standard_normal((_NUM_EXACT, 2)) * [spread, 1.0]
-    z[:, 1] -= curve * (z[:, 0] ** 2 - spread**2)
-
-    def make():
-        with pm.Model() as model:
-            x = pm.Flat("x", shape=2)
-            bent = x[1] + curve * (x[0] ** 2 - spread**2)
-            pm.Potential("log_likelihood", -0.5 * (x[0] / spread) ** 2 - 0.5 * bent**2)
-        return model
-
-    return Drawn(make, {"x": z})
-
-
-def _search(seed, num_evaluations, kept, model):
-    idata = pk.sample_surrogate(evaluations=num_evaluations, random_seed=seed, progressbar=False)
-    kept["evaluations"] = int(idata["sample_stats"]["num_evaluations"])
-    return idata
-
-
-def search_outcome(family, seed, names):
-    """Return the measures of each mechanism's absence, the first with all of them, (names + 1, measures)."""
-    posterior = long_bend(seed) if family == _LONG_BEND else drawn(family, seed)
-    model, truth, num_exact = posterior.make(), _truth(posterior), len(next(iter(posterior.exact.values())))
-    d = sum(int(np.prod(v.type.shape)) for v in model.value_vars)
-    found = []
-    for patches in ({}, *(SEARCH[name] for name in names)):
-        kept = {}
-        with _without(patches):
-            row = zoo.measured(lambda: model, partial(_search, seed, 50 * (d + 2), kept), truth, "")
-        if "summary" not in row:
-            print(family, seed, patches.keys(), row["raised"], flush=True)
-            found.append(np.full(len(SEARCHED), np.nan))
-            continue
-        outcome = judge(row["summary"], truth, row["rhat"], row["said"], num_exact).outcome
-        logs = np.log([_largest_error(row["summary"], truth), kept["evaluations"]])
-        found.append(np.array([outcome == "right", outcome == "silent", *logs]))
-        print(family, seed, next(iter(patches), "all"), outcome, np.exp(logs).round(2), flush=True)
-    return np.array(found)
-
-
-def search_rows(first, repetitions, jobs, names=tuple(SEARCH)):
-    """Yield rows of ``sample_surrogate``."""
-    families = (*POSTERIORS, _LONG_BEND)
-    asked = [(family, seed, names) for seed in range(first, first + repetitions) for family in families]
-    found = np.array(list(harness.results(search_outcome, asked, jobs)))
-    of = np.array([family for family, *_ in asked])
-    groups = {
-        "curved": np.isin(of, CURVED), "others": ~np.isin(of, (*CURVED, _LONG_BEND)), "long bends": of == _LONG_BEND,
-    }  # fmt: skip
-    for k, name in enumerate(names):
-        for group, rows in groups.items():
-            for m, measure in enumerate(SEARCHED):
-                pair = found[rows][:, [0, k + 1], m]
-                pair = pair[np.isfinite(pair).all(axis=1)]
-                yield _row(f"search: {name}", f"{group}: {measure}", pair, measure in ("error", "evaluations"))
-
-
 #: Part of the package -> mechanisms, problems, and the function of first seed, repetitions and jobs that yields rows.
 FAR = ("from far away: error", "from far away: size")
 PROBLEMS = tuple(f"{group}: {measure}" for group in ("curved", "others") for measure in MEASURES)
@@ -771,11 +687,6 @@ PARTS = {
     "stein": (STEIN, (*(f"wrong draws, {family}" for family in FAMILIES), "right draws"), stein_rows),
     "khmc": ([f"khmc: {name}" for name in KHMC], PROBLEMS, khmc_rows),
     "burn-in": (["khmc: burn-in"], FAR, burn_in_rows),
-    "search": (
-        [f"search: {name}" for name in SEARCH],
-        [f"{group}: {measure}" for group in ("curved", "others", "long bends") for measure in SEARCHED],
-        search_rows,
-    ),
     "particles": (
         [f"{kind.__name__}: {name}" for kind, names in PARTICLES.items() for name in names],
         PROBLEMS,
@@ -805,14 +716,13 @@ TABLE = harness.Table(
 
 
 def main(
-    parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, searches=tuple(SEARCH), likelihoods=tuple(LIKELIHOOD),
-    groups=tuple(SIMULATED),
+    parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, likelihoods=tuple(LIKELIHOOD), groups=tuple(SIMULATED)
 ):  # fmt: skip
     """Print the rows of the parts, and write them to the table.
 
-    Of ``search`` those of the mechanisms ``searches``, of ``likelihood`` those of ``likelihoods`` and of ``groups``.
+    Of ``likelihood`` those of the mechanisms ``likelihoods`` and of ``groups``.
     """
-    of_part = {"search": (searches,), "likelihood": (likelihoods, groups)}
+    of_part = {"likelihood": (likelihoods, groups)}
     for part in parts:
         rows = []
         for row in PARTS[part][2](first, repetitions, jobs, *of_part.get(part, ())):

@@ -138,8 +138,8 @@ with pm.Model() as model:
 
 # %% [markdown]
 # `pk.sample_surrogate` proposes a batch of places, sends them to the workers, learns from the
-# values, and proposes the next. About 50 for each parameter and 100 more are enough for a smooth
-# posterior. Every evaluation goes into the store as it ends: if this run is killed, the same call
+# values, and proposes the next, until it knows that it is near. Every evaluation goes into the
+# store as it ends: if this run is killed, the same call
 # goes on where it was.
 
 # %%
@@ -159,12 +159,12 @@ print(az.summary(few))
 print(
     {
         name: round(float(few["sample_stats"][name].mean()), 3)
-        for name in ("distance", "distance_error", "effective_share")
+        for name in ("distance", "effective_share", "num_evaluations")
     }
 )
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
-axis.semilogy(few["batch_stats"]["num_evaluations"], few["batch_stats"]["error"], "o-")
-axis.set(xlabel="evaluations", ylabel="error of predictions, nats")
+axis.semilogy(few["round_stats"]["num_evaluations"], few["round_stats"]["distance"], "o-")
+axis.set(xlabel="evaluations", ylabel="distance from the posterior")
 figure.savefig("error_by_evaluations.png", dpi=100)
 
 # %% [markdown]

@@ -8,8 +8,9 @@ import pytensor.tensor as pt
 import pytest
 from pytensor import wrap_py
 
-from pymc_kernel.emulation import fit_outputs, variance_bound
-from pymc_kernel.plugin.emulation.emulate import part_of
+import pymc_kernel as pk
+from pymc_kernel.emulation import fit_outputs, noisy_variance, variance_bound
+from pymc_kernel.plugin.emulation.emulate import part_of, search_of
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 from pymc_kernel.plugin.emulation.penalty import Penalty
 from pymc_kernel.plugin.emulation.record import nearest_rows
@@ -175,3 +176,27 @@ def test_places_apart_count_where_draws_may_lie():
         search._take_in_modes(1)
         assert (search.rhat > 10.0) is counts
         assert bool((search.chains.places[0] == best).all()) is counts
+
+
+def test_by_a_single_estimate_half_the_variance_is_lost():
+    """What is learned is a term of the log density, so that its own variance counts."""
+    rng = np.random.default_rng(5)
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 2.0, shape=2)
+        noisy = lambda rng, x, _: -0.5 * ((x - 1.0) ** 2).sum() + rng.standard_normal()  # noqa: E731
+        pk.EstimatedLikelihood("y", noisy, x, observed=0.0)
+    search, is_whole = search_of(model, 0.05, rng)
+    assert not is_whole
+    evaluated, positions = [], rng.normal(0.0, 2.0, (30, 2))
+    for place in np.repeat(positions, 2, axis=0):
+        evaluated.append(search.unknown.true.read(search.unknown.true.at_one(place, rng)[1], place))
+    search.add(positions, evaluated)
+    assert search.learn()
+    fit, places = search.fits[0][0][0], rng.normal(0.0, 4.0, (5, 2))
+    levels = {}
+    for share in (0.0, 1.0):
+        search.penalty_share.set_value(share)
+        levels[share] = np.array([search.chains.log_density(x) for x in places])
+    variances = (fit.directions**2).sum() * value_at(noisy_variance(fit), fit, places)
+    np.testing.assert_allclose(levels[0.0] - levels[1.0], 0.5 * variances, rtol=1e-6)
+    assert variances.max() > 2.0 * variances.min() > 0.0
