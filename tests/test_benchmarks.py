@@ -43,7 +43,7 @@ def test_every_script_has_a_parser_and_a_place_for_its_tables(name):
 
 
 PARTS_OF_ABLATIONS = (
-    ablations.STEIN, ablations.KHMC, ablations.SEARCH, ablations.LIKELIHOOD, *ablations.PARTICLES.values(),
+    ablations.STEIN, ablations.KHMC, ablations.LIKELIHOOD, *ablations.PARTICLES.values(),
 )  # fmt: skip
 
 

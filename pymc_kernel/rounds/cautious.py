@@ -12,6 +12,7 @@ simulations are made by the caller. Imports NumPy and the lower floors only.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
@@ -234,6 +235,24 @@ class CautiousRounds:
         """Return draws from the posterior, as many as the sampler has particles."""
         draws = self.sampler.sample(rng, state.prior, state.likelihood)
         return Posterior(draws, state.likelihood, state.rounds, state)
+
+    @one_blas_thread
+    def refits(self, rng: np.random.Generator, state: State, number: int) -> list[LocalLikelihood]:
+        """Return likelihoods that are learned anew from all simulations, each time with random weights of them.
+
+        A Bayesian bootstrap (Rubin 1981): with the weights vary the choices that a fit makes, which its own
+        ``replicates`` take for granted. None where the estimator takes no weights.
+        """
+        if "weights" not in signature(self.estimator.fit).parameters:
+            return []
+        known, parameters, summaries = state.likelihood, state.parameters[state.near], state.summaries[state.near]
+        estimator = replace(self.estimator, num_replicates=0)
+        replicates, found = known.replicates() or [known], []
+        for i in range(number):
+            weights = rng.standard_exponential(len(parameters))
+            fit = estimator.fit(parameters, summaries, rng, weights=weights)
+            found.append(replace(replicates[i % len(replicates)], fit=fit))
+        return found
 
     def run(self, simulate: Simulate, prior: Prior, observed, rng: np.random.Generator) -> Posterior:
         """Return the posterior after all rounds, with ``simulate(rng, parameters (m, d)) -> summaries (m, q)``."""

@@ -6,6 +6,7 @@ import pytensor
 import pytest
 
 from pymc_kernel.plugin.emulation import chains, challengers
+from pymc_kernel.plugin.samplers import surrogate
 
 
 @pytest.fixture(autouse=True)
@@ -61,3 +62,11 @@ def give_draws(monkeypatch):
         monkeypatch.setattr(chains.Chains, "draw", lambda *_, **__: (next(given), 1.0))
 
     return give
+
+
+@pytest.fixture(scope="module")
+def short_tuning():
+    """Chains of ``sample_surrogate`` begin at draws of what they sample: two hundred tuning draws do for tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(surrogate, "_TUNE", 200)
+        yield

@@ -95,6 +95,7 @@ def test_estimates_under_threads_have_the_bits_of_a_serial_run():
         np.testing.assert_array_equal(evaluate(0, places, ignore), serial)
 
 
+@pytest.mark.usefixtures("short_blocks", "short_tuning")
 def test_a_model_goes_with_its_run():
     with pm.Model() as model:
         theta = pm.Normal("theta")

@@ -10,6 +10,7 @@ from contextlib import suppress
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
+import pytest
 from pytensor.compile.ops import wrap_py
 
 import pymc_kernel as pk
@@ -76,8 +77,9 @@ def test_simulations(tmp_path):
     assert re.search(r"of 300 simulations .* failed.*the solver gave up.*A worker process died", said)
 
 
+@pytest.mark.usefixtures("short_blocks", "short_tuning")
 def test_evaluations(tmp_path):
-    settings = {"draws": 50, "chains": 2, "evaluations": 60, "tolerance": 0.0}
+    settings = {"draws": 20, "chains": 1, "evaluations": 60, "tolerance": 0.0}
     found, alone, said = run(pk.sample_surrogate, tmp_path, likelihood_model, **settings)
     for name in ("position", "log_density", "status"):
         np.testing.assert_array_equal(found["evaluations"][name], alone["evaluations"][name])

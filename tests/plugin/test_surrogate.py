@@ -17,20 +17,11 @@ from pytensor.graph.op import Op
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
-from pymc_kernel.plugin.samplers import surrogate
 from pymc_kernel.plugin.warn import findings_in
 
 pytestmark = pytest.mark.usefixtures("short_tuning")
 
 QUICK = {"random_seed": 1, "progressbar": False}
-
-
-@pytest.fixture(scope="module")
-def short_tuning():
-    """Chains begin at draws of what they sample, so that two hundred tuning draws do for tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(surrogate, "_TUNE", 200)
-        yield
 
 
 class Costly(Op):

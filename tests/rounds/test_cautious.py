@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, Draws, ParticleSampler, cautious
 from tests.rounds.priors import NormalPrior
 
@@ -247,3 +248,28 @@ def test_too_many_rounds_are_not_called_failures(rng):
     state, parameters = rounds.propose(rng, rounds.init(NormalPrior(np.zeros(1), np.ones(1)), np.zeros(1)))
     with pytest.raises(ValueError, match=r"only 2 simulations can be learned from.*fewer rounds"):
         rounds.update(rng, state, parameters, parameters)
+
+
+class Plain:
+    """A likelihood of its own without weights."""
+
+    def fit(self, parameters, summaries, rng):
+        return LearnedLikelihood(num_replicates=0).fit(parameters, summaries, rng)
+
+
+def test_refits_lie_as_far_apart_as_simulations_leave_open():
+    """Of y = theta + noise: the mean of n simulations has the standard error of their noise over the root of n."""
+    rng, config = np.random.default_rng(8), CautiousRounds(300, rounds=1)
+    state, theta = config.propose(rng, config.init(NormalPrior(np.zeros(1), np.ones(1)), np.zeros(1)))
+    state = config.update(rng, state, theta, theta + 0.5 * rng.standard_normal(theta.shape))
+    grid = np.linspace(-2.0, 2.0, 401)[:, None]
+
+    def mean(likelihood):
+        weights = np.exp(likelihood(grid))
+        return float(weights @ grid[:, 0] / weights.sum())
+
+    means = [mean(fit) for fit in config.refits(rng, state, 16)]
+    error = 0.5 / np.sqrt(300)
+    assert 0.6 * error < np.std(means) < 2.0 * error
+    assert abs(np.mean(means) - mean(state.likelihood)) < error
+    assert CautiousRounds(300, estimator=Plain()).refits(rng, state, 2) == []

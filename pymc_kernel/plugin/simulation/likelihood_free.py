@@ -28,7 +28,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
 from pymc_kernel.plugin.warn import report_all, says_what_evidence_lacks, warn_user
-from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, ParticleSampler, State
+from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, State
 
 _UNLIKELY = 0.01  # probability of summaries less likely than the data's, below which a warning is due
 _COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
@@ -113,10 +113,10 @@ def sample_likelihood_free(
 
     |unseen mode|
 
-    Each chain has a likelihood of its own, drawn from what the simulations leave open (a normal approximation of the
-    distribution of the regressions' weights), so means of chains lie as far apart as the posterior is known badly, and
-    R-hat shows it. The Monte Carlo errors of ``az.summary`` are smaller: they are those of the mean of all chains, and
-    what is common to these stays. Effective sizes count draws, not simulations. With ``chains=1`` it is the best one.
+    Each chain has a likelihood of its own, learned anew from all simulations with random weights (Bayesian bootstrap),
+    so means of chains lie as far apart as the posterior is known badly, and R-hat shows it. The Monte Carlo errors of
+    ``az.summary`` are smaller: they are those of the mean of all chains, which is no better known than one of them.
+    Effective sizes count draws, not simulations. With ``chains=1`` it is the best one.
 
     A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: where
     a round simulates, an effective number of 5 d + 10 of the simulations before it, and 1.5 % of them, must count.
@@ -179,7 +179,7 @@ def sample_likelihood_free(
     with interrupts_wait:
         state, simulations = _all_rounds(config, config.init(prior, observed), simulated, rng, progressbar)
         with progress_bar("Drawing from the posterior", None, progressbar):
-            posterior = _posterior(rng, config.sampler, state, chains, draws)
+            posterior = _posterior(rng, config, state, chains, draws)
         positions = np.concatenate([chain.positions[:draws] for chain in posterior])
         groups = learned_groups(model, positions, (chains, draws), simulations)
         of_rounds = {name: ("round", [getattr(r, name) for r in state.rounds]) for name in state.rounds[0]._fields}
@@ -241,10 +241,12 @@ def _joined(simulations):
     return xr.DataTree.from_dict(groups)
 
 
-def _posterior(rng, sampler: ParticleSampler, state: State, chains: int, draws: int) -> list[Draws]:
+def _posterior(rng, config: CautiousRounds, state: State, chains: int, draws: int) -> list[Draws]:
     """Return draws for each chain, of likelihoods that differ as much as what was learned is unsure; or of the best."""
-    sampler = replace(sampler, num_particles=max(draws, _FEWEST_PARTICLES))
-    likelihoods = (state.likelihood.replicates() if chains > 1 else []) or [state.likelihood]
+    sampler = replace(config.sampler, num_particles=max(draws, _FEWEST_PARTICLES))
+    likelihoods = [state.likelihood]
+    if chains > 1:
+        likelihoods = config.refits(rng, state, chains) or state.likelihood.replicates() or likelihoods
     return [sampler.sample(rng, state.prior, likelihoods[i % len(likelihoods)]) for i in range(chains)]
 
 
