@@ -48,7 +48,6 @@ class FittedOutputs:
         The sum of each ``block`` consecutive outputs, where it is always the same and all are positive; else zero.
     reach : ndarray (q,)
         The amplitude, or the range of what was learned where this is smaller: at a jump the amplitude has no bound.
-        None of estimates.
     span : float
         Of a log likelihood: by how much it may lie below the largest value before it is learned on a log scale.
     """
@@ -68,10 +67,10 @@ class FittedOutputs:
     directions: np.ndarray
     factor: np.ndarray
     normal: np.ndarray
-    total: float = 0.0
-    block: int = 1
-    reach: np.ndarray | None = None
-    span: float = np.inf
+    total: float
+    block: int
+    reach: np.ndarray
+    span: float
 
     def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
         """Return scaled inputs (n, k), by default within the range that was learned from."""

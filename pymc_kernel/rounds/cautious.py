@@ -246,7 +246,9 @@ class CautiousRounds:
         if "weights" not in signature(self.estimator.fit).parameters:
             return []
         known, parameters, summaries = state.likelihood, state.parameters[state.near], state.summaries[state.near]
-        estimator = replace(self.estimator, num_replicates=0)
+        estimator = self.estimator
+        if isinstance(estimator, LearnedLikelihood):
+            estimator = replace(estimator, num_replicates=0)
         replicates, found = known.replicates() or [known], []
         for i in range(number):
             weights = rng.standard_exponential(len(parameters))

@@ -117,21 +117,6 @@ class ParticleSampler:
         likelihood = draws.log_likelihood / power if power > 0.0 else log_likelihood(draws.positions)
         return draws._replace(log_likelihood=likelihood)
 
-    @one_blas_thread
-    def sample_density(self, rng: np.random.Generator, begin: Prior, log_density: LogLikelihood) -> Draws:
-        """Return draws from an unnormalized density, by powers of its ratio to that of a distribution to begin with.
-
-        Their ``log_likelihood`` is the log ratio, their ``log_evidence`` the log of the density's integral.
-        """
-
-        def evaluate(positions):
-            with np.errstate(all="ignore"):
-                log_begin = begin.log_density(positions)
-                log_ratio = log_density(positions) - log_begin
-            return _finite_or_zero(log_begin), _finite_or_zero(log_ratio)
-
-        return self._tempered(rng, begin.draw(rng, self.num_particles), evaluate)
-
     def _tempered(self, rng, positions, evaluate):
         """Return draws after all powers, with the log likelihood to its own power."""
         state = tempering.init(Evaluated(positions, *evaluate(positions)))

@@ -105,7 +105,6 @@ def test_regression_on_values(data, d, rng, noisy):
     fit = kept(lambda: scores.Values(max_iterations=2).fit(points, values, rng, noisy=noisy), NAMES)
     if fit is not None:
         looked_at(fit, places)
-        kept(lambda: fit.covariance(places), NAMES)
         kept(lambda: np.array([fit.error, fit.noise_sd]), NAMES)
 
 

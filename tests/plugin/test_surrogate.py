@@ -148,6 +148,33 @@ def test_whole_likelihoods_of_transformed_variables_are_the_models_own():
     assert (table["inputs"].tolist(), table["outputs"].tolist()) == ([6], [1])
 
 
+def test_data_are_numbers_in_what_depends_on_them():
+    """Of missing observations the variable is one, with the others in it; residuals and priors may have them too."""
+    data = np.ma.masked_invalid([100.0, 102.0, np.nan])
+    with pm.Model() as model:
+        mean = pm.Normal("mean", 100.0, 5.0)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyMC says that it imputes
+            y = pm.Normal("y", mean, 1.0, observed=data)
+        pm.Deterministic("residual", y - mean)
+        z = pm.Normal("z", mean, 1.0, observed=99.0)
+        pm.Normal("other", z)
+    whole = with_whole_likelihood(model)
+    point = model.initial_point()
+    np.testing.assert_allclose(whole.compile_logp()(point), model.compile_logp()(point))
+    asked = whole.replace_rvs_by_values([whole["y"], whole["residual"]])
+    drawn, left = whole.compile_fn(asked, inputs=whole.value_vars, on_unused_input="ignore")(point)
+    np.testing.assert_allclose(drawn[:2], [100.0, 102.0])
+    np.testing.assert_allclose(left[:2], drawn[:2] - point["mean"])
+
+
+def test_names_of_its_own_are_refused_at_once():
+    with pm.Model():
+        pm.Normal("y", pm.Normal("position"), 1.0, observed=0.0)
+        with pytest.raises(ValueError, match="rename position"):
+            pk.sample_surrogate(**QUICK)
+
+
 def test_deterministics_that_call_a_black_box_cost_no_evaluation():
     curve = wrap_py([pt.dvector], [pt.dvector])(lambda x: np.full(16, (x**2).sum()))
     with pm.Model() as model:
@@ -248,7 +275,7 @@ def test_errors_come_before_long_work():
     def never(x):
         return pt.switch(x[0] > 1e9, 0.0, -np.inf)
 
-    with pytest.raises(ValueError, match="finite values at none of"):
+    with pytest.raises(ValueError, match="20 evaluations are too few to learn from"):
         pk.sample_surrogate(evaluations=20, model=model_of(never), **QUICK)
 
 

@@ -70,7 +70,7 @@ class Challengers:
             ``enough`` on some of the places that make it are to be evaluated.
         """
         flat = flat_draws(draws)
-        with self._without_penalty():
+        with self.without_penalty():
             others, _ = chains.elsewhere(centers, variances_of(flat), self._rng).draw()
         count = min(draws.shape[1], others.shape[1])
         own, others = draws[:, -count:], others[:, -count:]
@@ -97,7 +97,7 @@ class Challengers:
 
         What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
         """
-        with self._without_penalty():
+        with self.without_penalty():
             without = np.array([chains.log_density(x) for x in draws])
         losses = without - np.array([chains.log_density(x) for x in draws])
         distance = measured(-losses)[0]
@@ -163,7 +163,8 @@ class Challengers:
         return self.apart[is_mode], largest_rhat(np.concatenate([others, apart[is_mode]]))
 
     @contextmanager
-    def _without_penalty(self) -> Iterator[None]:
+    def without_penalty(self) -> Iterator[None]:
+        """Let the penalty count nothing."""
         if self._penalty_share is None:
             yield
             return

@@ -158,12 +158,12 @@ def emulate(
     density is zero. Where one of several calls raises, nobody knows which, and nothing is learned of it: return NaN for
     the row instead.
 
-    Where a black box has several rows, what is not known of it costs log density: half the variance of its outputs
-    times the curvature of the log likelihood, in a potential named ``emulation_penalty``. So draws stay where something
-    was evaluated, and the black box is learned there: from the rows with which, one by one, the posterior may be, and
-    from 200 at least. It goes on beyond the range of each input by a quarter of that; farther out, outputs are those of
-    the border. Where it has one row, directions in which the outputs change take the place of the inputs, if that is
-    likelier: a solver may feel a sum of its inputs, and none by itself.
+    Where a black box has several rows, or is a single estimate, what is not known of it costs log density: half the
+    variance of its outputs times the curvature of the log likelihood, in a potential named ``emulation_penalty``.
+    So draws stay where something was evaluated, and the black box is learned there: from the rows with which, one
+    by one, the posterior may be, and from 200 at least. It goes on beyond the range of each input by a quarter of
+    that; farther out, outputs are those of the border. Where it has one row, directions in which the outputs change
+    take the place of the inputs, if that is likelier: a solver may feel a sum of its inputs, and none by itself.
 
     Data that go into a black box are frozen as they are; emulate again where they change.
 
@@ -245,16 +245,24 @@ def search_of(
 
     That is where the model has no black box, or has some that :func:`emulate` refuses.
     """
-    is_estimated = bool(estimated_terms(model.logp())[0])
+    is_estimated, refused = bool(estimated_terms(model.logp())[0]), None
     try:
         with_calls = with_hoisted(model)
         unknown = unknown_of(with_calls, rng)
         if unknown is not None:
             unknown.check_sizes()
             return Search(with_calls, unknown, tolerance, rng), False
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
         if is_estimated:
             raise
+        refused = error
+    try:
+        return _whole_search(model, tolerance, rng, compile_kwargs), True
+    except (TypeError, ValueError) as error:
+        raise error from refused
+
+
+def _whole_search(model, tolerance, rng, compile_kwargs):
     check_prior_draws(
         model, "Where a likelihood was not evaluated the prior alone keeps draws in bounds: give one that can."
     )
@@ -263,7 +271,7 @@ def search_of(
     if unknown is None:
         raise ValueError("this model has no free variable, so there is nothing to sample.")
     unknown.check_sizes()
-    return Search(whole, unknown, tolerance, rng), True
+    return Search(whole, unknown, tolerance, rng)
 
 
 class Ended(NamedTuple):
@@ -310,16 +318,19 @@ def part_of(
 
 def learn(
     search: Search, evaluations, batch_size=None, start=None, *, progressbar, executor=None, store=None, timeout=None,
-    random_seed=None,
+    random_seed=None, data_of=None,
 ) -> Ended:  # fmt: skip
-    """Let a search run, with the arguments of :func:`emulate`."""
+    """Let a search run, with the arguments of :func:`emulate`; ``data_of`` is the model whose data a store knows."""
     model, true = search.model, search.unknown.true
     prior = ModelPrior(model)
     size = batch_size or search.unknown.batch_size
     if start is None:
         start = search.coarse_places(prior, size)
     start = first_places(model, prior, start, size - 1, search.rng)
-    identity = {"seed": str(random_seed), "data": array_fingerprint(list(observed_values(model, None).values()))}
+    identity = {
+        "seed": str(random_seed),
+        "data": array_fingerprint(list(observed_values(data_of or model, None).values())),
+    }
     path = None if store is None else Path(store)
     entropy = int(search.rng.integers(2**63)) if true.estimated else 0  # of the noise of estimates
     settings = (entropy, executor, path, timeout, identity, start.shape[1], "emulated", true.size)

@@ -8,6 +8,7 @@ import pymc as pm
 from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.plugin.emulation.black_boxes import BlackBox
+from pymc_kernel.plugin.emulation.whole import LogLikelihoodOp
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.unconstrained import value_shapes
@@ -48,7 +49,8 @@ class TrueModel:
             self._function = pymc_compile(model.value_vars, outputs, **settings)
             given = model.replace_rvs_by_values(boxes[0].inputs)
             self._inputs_of_one = pymc_compile(model.value_vars, given, **settings) if len(boxes) == 1 else None
-        self._ops = [b.op for b in boxes]
+        self._whole = [b.op for b in boxes if isinstance(b.op, LogLikelihoodOp)]
+        self._may_be_zero = bool(self.estimated or self._whole)
         self._shapes: list[tuple[int, ...]] = []
 
     def learn_shapes(self, positions: np.ndarray) -> tuple[Evaluated, Evaluated]:
@@ -69,8 +71,8 @@ class TrueModel:
             except Exception as error:
                 first_error = first_error or error
                 continue
-            # An estimate of zero is a value, and with many groups there may be one at every place.
-            if all((np.isfinite(a) | (np.isneginf(a) & bool(self.estimated))).all() for a in arrays):
+            # An estimate of zero is a value, and with many groups there may be one at every place; so is a likelihood.
+            if all((np.isfinite(a) | (np.isneginf(a) & self._may_be_zero)).all() for a in arrays):
                 found.append((position, log_density, arrays, seed))
                 if len(found) == 2:
                     break
@@ -100,7 +102,7 @@ class TrueModel:
     @property
     def is_compiled(self) -> bool:
         """Whether no call compiles what it evaluates, as the first one of a whole log likelihood does."""
-        return all(getattr(op, "is_compiled", True) for op in self._ops)
+        return all(op.is_compiled for op in self._whole)
 
     @property
     def size(self) -> int:

@@ -1,5 +1,8 @@
 """A model as a graph that may be changed, and back."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pymc as pm
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 
@@ -35,14 +38,21 @@ def with_silent_potential(model: pm.Model, name: str, value) -> None:
         model.potentials = _Silent(model.potentials)
 
 
-def graph_of_model(model: pm.Model) -> tuple:
-    """Return the graph of a model, and a dictionary from the model's variables to those of the graph."""
+@contextmanager
+def hidden_initial_values(model: pm.Model) -> Iterator[None]:
+    """Let a model become a graph, though it has initial values."""
     initial = model.rvs_to_initial_values
     try:
         model.rvs_to_initial_values = _HiddenInitialValues(initial)
-        return fgraph_from_model(model)
+        yield
     finally:
         model.rvs_to_initial_values = initial
+
+
+def graph_of_model(model: pm.Model) -> tuple:
+    """Return the graph of a model, and a dictionary from the model's variables to those of the graph."""
+    with hidden_initial_values(model):
+        return fgraph_from_model(model)
 
 
 def model_of_graph(fgraph, model: pm.Model) -> pm.Model:

@@ -12,7 +12,8 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.emulation.black_boxes import has_gradient
-from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
+from pymc_kernel.plugin.emulation.model_graph import graph_of_model, hidden_initial_values, model_of_graph
+from pymc_kernel.plugin.model.groups import observed_values
 
 _NAME = "log_likelihood"
 
@@ -62,12 +63,15 @@ def with_whole_likelihood(model: pm.Model, compile_kwargs: dict | None = None) -
     """Return a model with the same prior, and one potential in place of observed variables and potentials.
 
     It is a black box of the free variables on the unconstrained scale. Deterministic variables stay, but for those
-    that call other black boxes.
+    that call other black boxes, and the data are numbers in them.
     """
     if not [*model.observed_RVs, *model.potentials]:
         raise ValueError("this model has no observed variable and no potential, so there is no likelihood to learn.")
     likelihood = LogLikelihoodOp(model, compile_kwargs or {})
-    whole = model_of_graph(graph_of_model(model)[0], model)
+    # What else depends on the data has them as numbers: an observed variable without observations would be random.
+    with hidden_initial_values(model):
+        given = pm.do(model, observed_values(model, None))
+    whole = model_of_graph(graph_of_model(given)[0], model)
     gone = [*whole.observed_RVs, *whole.potentials, *filter(_calls_a_black_box, whole.deterministics)]
     for variable in gone:
         del whole.named_vars[variable.name]

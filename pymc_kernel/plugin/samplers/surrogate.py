@@ -17,6 +17,7 @@ from pymc_kernel.plugin.model.groups import data_groups, draws_group
 from pymc_kernel.plugin.model.unconstrained import split_positions
 from pymc_kernel.plugin.warn import report
 
+_RESERVED = {"evaluation", "coordinate", "position", "log_density", "status"}
 _TUNE = 1000  # as pm.sample
 _FLAGS = {"flag_values": [int(s) for s in Status], "flag_meanings": " ".join(s.name.lower() for s in Status)}
 
@@ -87,7 +88,8 @@ def sample_surrogate(
     Returns
     -------
     xarray.DataTree, or with ``return_fitted`` a tuple of it and a pymc.Model
-        ``posterior`` and ``sample_stats`` as of ``pm.sample``; ``evaluations`` (free variables, ``position`` on the
+        ``posterior`` and ``sample_stats`` as of ``pm.sample``, without deterministic variables that call a black box
+        where all of the likelihood is learned; ``evaluations`` (free variables, ``position`` on the
         unconstrained scale, ``log_density``, ``status``; attributes count them, with the first error and how often a
         worker process died); ``round_stats``; ``observed_data``, ``constant_data``.
 
@@ -118,8 +120,8 @@ def sample_surrogate(
     any executor and any number of workers. Interrupted, or with an executor that breaks, it returns draws by the rounds
     that are finished.
 
-    Exact draws are those of :class:`EmulatedNUTS`. From a store they come later, too: ``emulate`` with the same
-    arguments reads it, and ``pm.sample(step=pk.EmulatedNUTS(emulated))`` draws.
+    Exact draws are those of :class:`EmulatedNUTS`. From a store they come later, too: call it with the same arguments
+    and ``exact=True``. Three to six evaluations more, in this process, show the structure of the model at first.
 
     There is no evidence among the statistics: :func:`sample_smc` on the emulated model has it, where the
     posterior of that model is close.
@@ -137,9 +139,11 @@ def sample_surrogate(
     model = pm.modelcontext(model)
     check_whole(draws=draws, chains=chains)
     check_search(evaluations, batch_size, tolerance, executor, store, timeout, random_seed)
+    if taken := _RESERVED & {*model.dim_lengths, *model.named_vars}:
+        raise ValueError(f"the group evaluations has names of its own: rename {', '.join(sorted(taken))} in the model.")
     entropy = int(np.random.default_rng(random_seed).integers(2**63))
     search, is_whole = search_of(model, tolerance, np.random.default_rng([entropy, 1]), compile_kwargs)
-    settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
+    settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed, "data_of": model}
     ended = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
     emulated = search.result(ended.first_error)
     seeds = [int(s) for s in np.random.default_rng([entropy, 2]).integers(2**30, size=chains)]
