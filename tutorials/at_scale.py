@@ -151,6 +151,9 @@ with model:
 print(az.summary(few))
 
 # %% [markdown]
+# NumPy warns of values that are too large for a number, where what was learned goes on far beyond
+# all evaluations: such places are asked, and have no part in the posterior.
+#
 # The draws are from what was learned, and the result says how far they are from the posterior:
 # `distance` is the total variation distance of the joint distributions, from predicted against true
 # values at draws that had not been learned.

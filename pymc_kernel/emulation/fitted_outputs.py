@@ -110,7 +110,8 @@ class FittedOutputs:
         return radial + trend_features(z) @ self.coefficients
 
     def _back(self, learned):
-        outputs = np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
+        with np.errstate(over="ignore"):  # far beyond all evaluations
+            outputs = np.where(self.log_outputs, np.exp(np.where(self.log_outputs, learned, 0.0)), learned)
         if not self.total:
             return outputs
         blocks = outputs.reshape(len(outputs), -1, self.block)
