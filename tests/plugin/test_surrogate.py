@@ -206,7 +206,8 @@ def test_any_executor_gives_the_same_bits_and_a_store_goes_on(op, tmp_path, shor
     np.testing.assert_array_equal(here["evaluations"]["position"][:16], longer["evaluations"]["position"][:16])
 
 
-@pytest.mark.parametrize("exact_draws", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("exact_draws", [False, True])
 def test_an_estimated_likelihood(exact_draws, short_blocks):
     def estimate(rng, theta, observed):
         return -0.5 * ((theta - observed) / 0.5) ** 2 + rng.normal(-0.5, 1.0)  # the mean of its exponential is one
