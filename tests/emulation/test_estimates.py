@@ -33,6 +33,8 @@ def test_the_size_of_the_noise_is_known(sd, rng):
     fit = learned(inputs, -10.0 * (inputs**2).sum(axis=1) + sd * rng.standard_normal(200), rng)
     amplitude = np.sqrt((fit.directions**2).sum())
     assert 0.8 * sd < np.sqrt(fit.hyperparameters.nugget) * amplitude < 1.25 * sd
+    # More noise than there is of what it hides, which exact outputs never have.
+    assert fit.hyperparameters.nugget > 1.0
 
 
 def test_the_mean_is_that_of_the_whole_process(rng):
