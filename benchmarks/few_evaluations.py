@@ -21,16 +21,14 @@ from functools import cache
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.util import treelist
 from pytensor import wrap_py
-from pytensor.graph.traversal import ancestors
 from scipy.special import logsumexp
 from scipy.stats import gaussian_kde
 
 import pymc_kernel as pk
 from benchmarks import harness, measures
 from benchmarks.posteriors import posteriordb
-from pymc_kernel.plugin.emulation.whole import LogLikelihoodOp, with_whole_likelihood
+from pymc_kernel.plugin.emulation.whole import with_prior_alone
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds import ParticleSampler
@@ -231,7 +229,8 @@ def model_of(name, noise):
     if make is of_posteriordb and not noise:
         return posteriordb.MODELS[argument]()
     if make is of_posteriordb:
-        model, x = _without_likelihood(posteriordb.MODELS[argument]())
+        model, values = with_prior_alone(posteriordb.MODELS[argument]())
+        x = pt.concatenate([v.ravel() for v in values])
     else:
         with pm.Model() as model:
             x = pm.Normal("x", costly.prior.mean, costly.prior.spread, shape=costly.num_dims)
@@ -241,22 +240,11 @@ def model_of(name, noise):
             def estimate(rng, x, _):
                 return costly.log_likelihood(x[None])[0] + noise * (rng.standard_normal() - 0.5 * noise)
 
-            pk.EstimatedLikelihood("y", estimate, x, observed=0.0)
+            pk.EstimatedLikelihood("estimates", estimate, x, observed=0.0)
         else:
             box = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray(costly.log_likelihood(x[None])[0]))
             pm.Potential("log_likelihood", box(x))
     return model
-
-
-def _without_likelihood(model):
-    """Return the model with its prior alone, and its free variables on the unconstrained scale as one vector."""
-    whole = with_whole_likelihood(model)
-    nodes = [v.owner for v in ancestors(whole.potentials) if v.owner is not None]
-    values = next(node.inputs for node in nodes if isinstance(node.op, LogLikelihoodOp))
-    for potential in whole.potentials:
-        del whole.named_vars[potential.name]
-    whole.potentials = treelist()
-    return whole, pt.concatenate([v.ravel() for v in values])
 
 
 def run(name, noise, seed, most, tolerance=None):

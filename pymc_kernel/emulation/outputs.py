@@ -7,7 +7,6 @@ have the same sum, as probabilities have, keep it: their logarithms are learned,
 sum. Imports NumPy, SciPy and the lower floors only.
 """
 
-from collections.abc import Callable
 from itertools import product
 from typing import NamedTuple
 
@@ -31,7 +30,7 @@ LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a 
 # With 200 estimates of standard deviation one, posteriors of ten dimensions were too narrow by a fifth.
 _LEARN_ESTIMATES = 400
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
-MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
+_MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 _MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
 _SAME_SUM = 1e-5  # of the largest range of an output: by less PyMC lets the sum of probabilities differ from one
@@ -102,7 +101,7 @@ def fit_outputs(
         output_scales = [(by_log, np.inf) for by_log in ([positive] if total else _both(positive))]
     along_axes = [
         _way(inputs, outputs, rows, (log_inputs, log_outputs), np.eye(k), span, is_noisy)
-        for log_inputs, (log_outputs, span) in product(input_scales(inputs), output_scales)
+        for log_inputs, (log_outputs, span) in product(_input_scales(inputs), output_scales)
     ]
     best = min(along_axes, key=lambda way: way.loss)
     fit = _fitted(best, (total, block))
@@ -117,9 +116,9 @@ def _way(inputs, outputs, rows, scales, rotation, span, is_noisy):
     """Return what is learned of hyperparameters on these scales and along these directions, from some rows."""
     log_inputs, log_outputs = scales
     axes = on_scale(inputs, log_inputs)
-    center, scale = center_and_scale(axes)
+    center, scale = _center_and_scale(axes)
     z = (axes - center) / scale @ rotation
-    moved = raised(on_scale(outputs, log_outputs), span)
+    moved = _raised(on_scale(outputs, log_outputs), span)
     data = _regression(z[rows], moved[rows])
     hyper = learn_hyperparameters(data, None, True, _ITERATIONS, is_noisy)
     # The density of the outputs themselves: each logarithm brings a factor of one over the output.
@@ -142,21 +141,14 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     folds : ndarray of int (n,)
         At least two different ones.
     """
-    moved, z = raised(on_scale(outputs, fit.log_outputs), fit.span), fit.scaled(inputs)
+    moved, z = _raised(on_scale(outputs, fit.log_outputs), fit.span), fit.scaled(inputs)
     scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale, fit.rotation)
     whole = _Way(scales, place, fit.span, z, moved, fit.hyperparameters, np.nan)
     sums = fit.total, fit.block
-    return held_out(inputs, folds, lambda kept: _fitted(whole._replace(z=z[kept], moved=moved[kept]), sums))
-
-
-def held_out(inputs: np.ndarray, folds: np.ndarray, fitted: Callable[[np.ndarray], FittedOutputs]) -> np.ndarray:
-    """Return outputs (n, q) at inputs (n, k), each by what is ``fitted`` to the rows (n,) of other folds."""
-    predicted = None
+    predicted = np.empty_like(outputs, dtype=float)
     for fold in np.unique(folds):
         left = folds == fold
-        outputs = fitted(~left)(inputs[left])
-        predicted = np.empty((len(inputs), outputs.shape[1])) if predicted is None else predicted
-        predicted[left] = outputs
+        predicted[left] = _fitted(whole._replace(z=z[~left], moved=moved[~left]), sums)(inputs[left])
     return predicted
 
 
@@ -169,7 +161,7 @@ def _rows_to_learn_from(inputs, outputs, most, rng):
     return np.sort(rng.choice(len(inputs), most, replace=False))
 
 
-def raised(values: np.ndarray, span: float) -> np.ndarray:
+def _raised(values: np.ndarray, span: float) -> np.ndarray:
     """Return log likelihoods (n, ...) of which those more than ``span`` below the largest are on a log scale."""
     if np.isinf(span):
         return values
@@ -199,7 +191,7 @@ def _fitted(way, sums):
     """Return the fit to all rows, carried by those that the others do not predict."""
     scales, (center, scale, rotation), span, z, moved, hyper, _ = way
     n = len(z)
-    factor, pivots = carrying_rows(hyper, z, MAX_ROWS)
+    factor, pivots = carrying_rows(hyper, z, _MAX_ROWS)
     mean = moved.mean(axis=0)
     # With K ~ F F', the mean at the pivots is F c for the least squares of F c against the outputs, and of c against
     # zero with the weight of the nugget. By an orthogonal factor: the normal equations would square its condition.
@@ -210,8 +202,8 @@ def _fitted(way, sums):
     directions = np.linalg.qr(np.concatenate([inner, misfit]) / np.sqrt(n), mode="r")
     amplitude = np.sqrt((directions**2).sum(axis=0))
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
-    borders, z = borders_of(z @ rotation.T), z[pivots]
-    coefficients = trend_of(hyper, z, weights)
+    borders, z = _borders_of(z @ rotation.T), z[pivots]
+    coefficients = _trend_of(hyper, z, weights)
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, directions, factor[pivots], r
@@ -229,23 +221,23 @@ def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.
     )
 
 
-def borders_of(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _borders_of(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return how far, (k,) each, what is learned at scaled inputs (n, k) goes on."""
     low, high = z.min(axis=0), z.max(axis=0)
     return low - _MARGIN * (high - low), high + _MARGIN * (high - low)
 
 
-def trend_of(hyper: Hyperparameters, z: np.ndarray, weights: np.ndarray) -> np.ndarray:
+def _trend_of(hyper: Hyperparameters, z: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return the coefficients (m, q) of the polynomial part, of weights (r, q) of scaled inputs (r, k)."""
     return hyper.quadratic * (_trend_weights(z.shape[1])[:, None] * trend_features(z).T) @ weights
 
 
-def input_scales(inputs: np.ndarray) -> list[np.ndarray]:
+def _input_scales(inputs: np.ndarray) -> list[np.ndarray]:
     """Return the choices of inputs (n, k) that are learned by their logarithms: none, and all that are positive."""
     return _both((inputs > 0.0).all(axis=0))
 
 
-def center_and_scale(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _center_and_scale(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return means and standard deviations (k,); one for what does not vary."""
     scale = values.std(axis=0)
     if not (scale > 0.0).any():

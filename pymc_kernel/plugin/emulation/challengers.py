@@ -70,7 +70,7 @@ class Challengers:
             ``enough`` on some of the places that make it are to be evaluated.
         """
         flat = flat_draws(draws)
-        with self.without_penalty():
+        with self._without_penalty():
             others, _ = chains.elsewhere(centers, variances_of(flat), self._rng).draw()
         count = min(draws.shape[1], others.shape[1])
         own, others = draws[:, -count:], others[:, -count:]
@@ -97,13 +97,17 @@ class Challengers:
 
         What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
         """
-        with self.without_penalty():
-            without = np.array([chains.log_density(x) for x in draws])
-        losses = without - np.array([chains.log_density(x) for x in draws])
+        losses = self.losses(chains, draws)
         distance = measured(-losses)[0]
         if distance >= enough:
             self.left_out = self._chosen(draws, -np.expm1(-np.maximum(losses, 0.0)))
         return distance
+
+    def losses(self, chains: Chains, places: np.ndarray) -> np.ndarray:
+        """Return the log densities (n,) that the penalty takes at places (n, d)."""
+        with self._without_penalty():
+            without = np.array([chains.log_density(x) for x in places])
+        return without - np.array([chains.log_density(x) for x in places])
 
     def note_possible(
         self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
@@ -163,8 +167,7 @@ class Challengers:
         return self.apart[is_mode], largest_rhat(np.concatenate([others, apart[is_mode]]))
 
     @contextmanager
-    def without_penalty(self) -> Iterator[None]:
-        """Let the penalty count nothing."""
+    def _without_penalty(self) -> Iterator[None]:
         if self._penalty_share is None:
             yield
             return

@@ -209,15 +209,12 @@ def emulate(
     model = pm.modelcontext(model)
     check_search(evaluations, batch_size, tolerance, executor, store, timeout, random_seed)
     rng = np.random.default_rng(np.random.default_rng(random_seed).integers(2**63))
-    model = with_hoisted(model)
-    unknown = unknown_of(model, rng)
-    if unknown is None:
+    search = _search_of_boxes(model, tolerance, rng, coarse)
+    if search is None:
         raise ValueError(
             "this model has no function without gradient whose inputs depend on free variables, so there is nothing to "
             "learn: use pm.sample, or pk.sample_surrogate where its likelihood is costly."
         )
-    unknown.check_sizes()
-    search = Search(model, unknown, tolerance, rng, {} if coarse is None else coarse)
     settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
     ended = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
     emulated = search.result(ended.first_error)
@@ -245,15 +242,12 @@ def search_of(
 
     That is where the model has no black box, or has some that :func:`emulate` refuses.
     """
-    is_estimated, refused = bool(estimated_terms(model.logp())[0]), None
+    refused = None
     try:
-        with_calls = with_hoisted(model)
-        unknown = unknown_of(with_calls, rng)
-        if unknown is not None:
-            unknown.check_sizes()
-            return Search(with_calls, unknown, tolerance, rng), False
+        if (search := _search_of_boxes(model, tolerance, rng)) is not None:
+            return search, False
     except (TypeError, ValueError) as error:
-        if is_estimated:
+        if estimated_terms(model.logp())[0]:
             raise
         refused = error
     try:
@@ -266,12 +260,20 @@ def _whole_search(model, tolerance, rng, compile_kwargs):
     check_prior_draws(
         model, "Where a likelihood was not evaluated the prior alone keeps draws in bounds: give one that can."
     )
-    whole = with_whole_likelihood(model, compile_kwargs)
-    unknown = unknown_of(whole, rng)
-    if unknown is None:
+    search = _search_of_boxes(with_whole_likelihood(model, compile_kwargs), tolerance, rng)
+    if search is None:
         raise ValueError("this model has no free variable, so there is nothing to sample.")
+    return search
+
+
+def _search_of_boxes(model, tolerance, rng, coarse=None):
+    """Return a search that has not begun, None of a model without black boxes."""
+    model = with_hoisted(model)
+    unknown = unknown_of(model, rng)
+    if unknown is None:
+        return None
     unknown.check_sizes()
-    return Search(whole, unknown, tolerance, rng)
+    return Search(model, unknown, tolerance, rng, coarse or {})
 
 
 class Ended(NamedTuple):

@@ -213,7 +213,7 @@ class Search:
             positions, evaluated, [self.given.learned_outputs(e, self.fits) for e in evaluated]
         )
         if self.penalty_share is not None:  # draws are of a density that is lower by it
-            errors[:, :, 0] += np.array([self._lost_at(x) for x in batch])[:, None]
+            errors[:, :, 0] += self.challengers.losses(self.chains, batch)[:, None]
         if errors[explored].size:
             squares = np.maximum(errors[explored].prod(axis=1).sum(axis=1).mean(), 0.0)
             self.explorers.set_power(np.sqrt([squares]))
@@ -224,12 +224,6 @@ class Search:
         is_finite = np.isfinite(errors).all(axis=(1, 2))
         noise = noise_variance(errors[is_finite][:, :, 1:]) if is_finite.any() else np.zeros(len(inputs))
         return measured_by_pairs(errors, inputs), noise
-
-    def _lost_at(self, position):
-        """Return the log density that the penalty takes at a position (d,)."""
-        with self.challengers.without_penalty():
-            whole = self.chains.log_density(position)
-        return whole - self.chains.log_density(position)
 
     @property
     def has_ended(self) -> bool:

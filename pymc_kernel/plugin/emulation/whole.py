@@ -10,6 +10,7 @@ from pymc.util import treelist
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import ancestors
+from pytensor.tensor import TensorVariable
 
 from pymc_kernel.plugin.emulation.black_boxes import has_gradient
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, hidden_initial_values, model_of_graph
@@ -67,24 +68,29 @@ def with_whole_likelihood(model: pm.Model, compile_kwargs: dict | None = None) -
     """
     if not [*model.observed_RVs, *model.potentials]:
         raise ValueError("this model has no observed variable and no potential, so there is no likelihood to learn.")
-    likelihood = LogLikelihoodOp(model, compile_kwargs or {})
+    whole, values = with_prior_alone(model)
+    with whole:
+        pm.Potential(_free_name(_NAME, model), LogLikelihoodOp(model, compile_kwargs or {})(*values))
+    return whole
+
+
+def with_prior_alone(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:
+    """Return a model with the same prior and no likelihood, and its free variables on the unconstrained scale."""
     # What else depends on the data has them as numbers: an observed variable without observations would be random.
     with hidden_initial_values(model):
         given = pm.do(model, observed_values(model, None))
-    whole = model_of_graph(graph_of_model(given)[0], model)
-    gone = [*whole.observed_RVs, *whole.potentials, *filter(_calls_a_black_box, whole.deterministics)]
+    alone = model_of_graph(graph_of_model(given)[0], model)
+    gone = [*alone.observed_RVs, *alone.potentials, *filter(_calls_a_black_box, alone.deterministics)]
     for variable in gone:
-        del whole.named_vars[variable.name]
-        whole.named_vars_to_dims.pop(variable.name, None)
+        del alone.named_vars[variable.name]
+        alone.named_vars_to_dims.pop(variable.name, None)
     for kind in ("observed_RVs", "potentials", "deterministics"):
-        setattr(whole, kind, treelist([v for v in getattr(whole, kind) if v not in gone]))
+        setattr(alone, kind, treelist([v for v in getattr(alone, kind) if v not in gone]))
     values = []
-    for variable in whole.free_RVs:
-        transform = whole.rvs_to_transforms[variable]
+    for variable in alone.free_RVs:
+        transform = alone.rvs_to_transforms[variable]
         values.append(variable if transform is None else transform.forward(variable, *variable.owner.inputs))
-    with whole:
-        pm.Potential(_free_name(_NAME, model), likelihood(*values))
-    return whole
+    return alone, values
 
 
 def _calls_a_black_box(variable):
