@@ -42,6 +42,26 @@ def test_a_tail_may_go_on_beyond_the_outermost_evaluation(short_search, goes_far
     assert goes_far or (left_out > 3.0).any()
 
 
+def test_what_may_be_left_out_counts_as_far_as_it_is_real(short_search):
+    search = short_search(np.linspace(-3.0, 3.0, 6))
+    others = search.challengers
+    draws, _ = search.chains.draw(is_short=True)
+    search.may_be_left_out = others.note_possible(search.chains, draws, search._versions, 0.05)
+    search.held_out_alone = 0.01
+    assert search.held_out == search.may_be_left_out  # nothing was evaluated there
+    learned = np.array([search.chains.log_density(x) for x in others.left_out])
+    others.take_in(np.array([-np.inf, np.nan, *learned[2:]]))
+    assert others.real_share == 0.0
+    assert search.held_out == 0.01
+    most = np.logaddexp(learned, others._possible)  # more than may be there counts as that
+    others.take_in(most)
+    assert others.real_share == pytest.approx(0.5)
+    half = np.logaddexp(learned, others._possible) - np.log(2.0)
+    others.take_in(half)
+    others.take_in(half[:3])
+    assert others.real_share == pytest.approx((1.0 + 7 * 0.5) / 8)  # of the latest eight
+
+
 def test_versions_of_a_place_are_those_of_its_outputs(short_search):
     search = short_search(np.linspace(-3.0, 3.0, 12))
     learned, far = np.array([1.5]), np.array([20.0])

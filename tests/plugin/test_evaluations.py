@@ -96,7 +96,8 @@ def test_estimates_under_threads_have_the_bits_of_a_serial_run():
 
 
 @pytest.mark.usefixtures("short_blocks", "short_tuning")
-def test_a_model_goes_with_its_run():
+def test_a_model_goes_with_its_run(give_draws):
+    give_draws([0.8], [0.9])
     with pm.Model() as model:
         theta = pm.Normal("theta")
         pk.KernelABC("y", lambda rng, t, size: rng.normal(t, 1.0, size), theta, observed=np.zeros(2), epsilon=1.0)

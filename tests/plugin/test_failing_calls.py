@@ -77,6 +77,7 @@ def test_simulations(tmp_path):
     assert re.search(r"of 300 simulations .* failed.*the solver gave up.*A worker process died", said)
 
 
+@pytest.mark.slow  # test_evaluations.py and test_emulate.py have a part each
 @pytest.mark.usefixtures("short_blocks", "short_tuning")
 def test_evaluations(tmp_path):
     settings = {"draws": 20, "chains": 1, "evaluations": 60, "tolerance": 0.0}

@@ -109,7 +109,8 @@ def test_every_evaluation_is_there(found):
     assert found[0]["round_stats"]["num_evaluations"].values[-1] < 60
 
 
-@pytest.mark.parametrize("exact_draws", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("exact_draws", [False, True])
 def test_without_a_black_box_all_of_the_likelihood_is_learned(exact_draws, short_blocks):
     with model_of(costs_little) as model:
         pm.Deterministic("square", model["a"] ** 2)
@@ -302,7 +303,8 @@ class Breaking(ThreadPoolExecutor):
         return super().submit(*task)
 
 
-def test_nothing_is_lost_with_an_executor_that_breaks(short_blocks):
+def test_nothing_is_lost_with_an_executor_that_breaks(short_blocks, give_draws):
+    give_draws([1.0, 2.0], [0.1, 0.2])
     settings = {"evaluations": 60, "tolerance": 0.0, "chains": 2, "draws": 50, **QUICK}
     with model_of(), Breaking(50) as pool, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

@@ -12,6 +12,7 @@ from pymc_kernel.plugin.emulation.emulation import measured
 _COMPARED = 200  # draws whose log densities as learned and as they may be are compared
 _HALF = 0.5  # of the log likelihood: what half of the data would say
 _EVALUATED = 4  # in a round, of those that what is learned leaves out
+_REMEMBERED = 2 * _EVALUATED  # the places of two rounds, as many as must agree that the distance is small
 
 
 class Challengers:
@@ -34,6 +35,8 @@ class Challengers:
         Where the latest of them end that are apart from the draws.
     left_out : ndarray (m, d)
         Places that may be in the posterior and that what is learned leaves out, where these are many.
+    real_share : float
+        Of the mass that may be left out, by the latest places of it that were evaluated; one before.
     """
 
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
@@ -41,6 +44,9 @@ class Challengers:
         self._none = np.empty((0, num_parameters))
         self._wide: Chains | None = None
         self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
+        self._learned = self._possible = np.empty(0)
+        self._real_shares = np.empty(0)
+        self.real_share = 1.0
         self.forget()
 
     def forget(self) -> None:
@@ -66,8 +72,8 @@ class Challengers:
         rhat : float
             Of what is known to be in the posterior.
         distance : float
-            Total variation distance between draws without and with the penalty, or from a posterior that goes on; from
-            ``enough`` on some of the places that make it are to be evaluated.
+            Total variation distance between draws without and with the penalty, or from a posterior that goes on, were
+            all of that real; from ``enough`` on some of the places that make it are to be evaluated.
         """
         flat = flat_draws(draws)
         with self._without_penalty():
@@ -97,17 +103,22 @@ class Challengers:
 
         What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
         """
-        losses = self.losses(chains, draws)
+        possible, learned = self._without_and_with(chains, draws)
+        losses = possible - learned
         distance = measured(-losses)[0]
         if distance >= enough:
-            self.left_out = self._chosen(draws, -np.expm1(-np.maximum(losses, 0.0)))
+            self._choose(draws, -np.expm1(-np.maximum(losses, 0.0)), learned, possible)
         return distance
 
     def losses(self, chains: Chains, places: np.ndarray) -> np.ndarray:
         """Return the log densities (n,) that the penalty takes at places (n, d)."""
+        return np.subtract(*self._without_and_with(chains, places))
+
+    def _without_and_with(self, chains, places):
+        """Return log densities (n,) at places (n, d) without the penalty, and with it."""
         with self._without_penalty():
             without = np.array([chains.log_density(x) for x in places])
-        return without - np.array([chains.log_density(x) for x in places])
+        return without, np.array([chains.log_density(x) for x in places])
 
     def note_possible(
         self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
@@ -117,7 +128,8 @@ class Challengers:
         Beyond the outermost evaluation what was learned goes on by a trend, which may end a tail that is there. A
         posterior that goes on has at each place the highest density of several versions of what is learned. The places
         are draws of chains with half of the log likelihood, which go further out; in twenty dimensions, some twenty of
-        the two hundred count.
+        the two hundred count. That is a bound: of a log likelihood of four parameters most of it is not there. How much
+        of it is real, :meth:`take_in` learns.
 
         Parameters
         ----------
@@ -142,14 +154,30 @@ class Challengers:
         gained = softmax(possible - sampled) - softmax(learned - sampled)
         distance = 0.5 * float(np.abs(gained).sum())
         if distance >= enough:
-            self.left_out = self._chosen(some, np.maximum(gained, 0.0))
+            self._choose(some, np.maximum(gained, 0.0), learned, possible)
         return distance
 
-    def _chosen(self, draws, weights):
-        """Return some of draws (n, d), by their weights."""
+    def _choose(self, draws, weights, learned, possible):
+        """Note some of draws (n, d), by their weights, and their log densities as learned and as they may be."""
         share = weights + np.finfo(float).tiny
         count = min(_EVALUATED, len(draws))
-        return self._rng.choice(draws, count, replace=False, p=share / share.sum())
+        chosen = self._rng.choice(len(draws), count, replace=False, p=share / share.sum())
+        self.left_out, self._learned, self._possible = draws[chosen], learned[chosen], possible[chosen]
+
+    def take_in(self, found: np.ndarray) -> None:
+        """Learn how much of what may be left out is real, from true log densities (m,) at the first places left out.
+
+        The places are chosen by the mass that they may have beyond what is learned, so that the mean share of it that
+        they do have is that of all the mass.
+        """
+        learned, possible = self._learned[: len(found)], self._possible[: len(found)]
+        asked = possible > learned
+        found, learned = found[asked] - possible[asked], (learned - possible)[asked]
+        found = np.where(np.isfinite(found), np.minimum(found, 0.0), -np.inf)
+        shares = np.maximum(np.exp(found) - np.exp(learned), 0.0) / -np.expm1(learned)
+        self._real_shares = np.concatenate([self._real_shares, shares])[-_REMEMBERED:]
+        if len(self._real_shares):
+            self.real_share = float(self._real_shares.mean())
 
     def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
         """Return those places apart (m, d) that are in modes of the posterior, and the R-hat with the chains there.

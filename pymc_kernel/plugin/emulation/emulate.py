@@ -188,8 +188,9 @@ def emulate(
     has invented or that no chain was in, it is evaluated there, and chains that do not agree are said. Two more
     evaluations of each round are draws with a power of the likelihood below one, as large as what is learned is good
     enough for: between prior and posterior other modes are in reach. Two more are those draws whose log density is
-    known least. A distance is measured where the emulated posterior is: a mode or a tail that no draw has seen is not
-    in it.
+    known least. Where the posterior may go on beyond what was learned, four more are there; the distance has that mass
+    as far as the latest eight of them were real, and all of it before there was one. It is measured where the emulated
+    posterior is: a mode that no draw has seen is not in it.
 
     Examples
     --------

@@ -88,6 +88,7 @@ class Search:
         self.explorers: Explorers | None = None
         self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
         self.held_out_errors = self.best_noise = None
+        self.held_out_alone = self.may_be_left_out = 0.0  # distances by the last fit
         self.noise_share, self.noise_sd = noise_share, 0.0
 
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
@@ -185,6 +186,7 @@ class Search:
         if self.fits is not None:
             own, noise = self._measured_at_fresh(batch, evaluated)
             self._take_in_modes(len(batch))
+            self._take_in_left_out(len(batch))
             self.noise_sd = float(np.sqrt(noise.sum()))
             self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
@@ -224,6 +226,11 @@ class Search:
         is_finite = np.isfinite(errors).all(axis=(1, 2))
         noise = noise_variance(errors[is_finite][:, :, 1:]) if is_finite.any() else np.zeros(len(inputs))
         return measured_by_pairs(errors, inputs), noise
+
+    @property
+    def held_out(self) -> float:
+        """Distance by all but fresh draws: by places that are learned from others, and by what is left out."""
+        return max(self.held_out_alone, self.may_be_left_out * self.challengers.real_share)
 
     @property
     def has_ended(self) -> bool:
@@ -289,12 +296,15 @@ class Search:
                 self.chains.exchange(self.explorers.chains, self.rng)
             draws, self.rhat = self.chains.draw(is_short=self._is_poor)
             self.draws = draws
-            self.held_out = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
-            if self.held_out < self._enough:
+            self.held_out_alone = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
+            self.may_be_left_out = 0.0
+            if Chains.have_converged(self.rhat) and not self._is_poor:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
                 versions = None if self.estimated else self._versions
-                draws, rhat, distance = self.challengers.challenge(self.chains, draws, centers, versions, self._enough)
-                self.draws, self.rhat, self.held_out = draws, max(self.rhat, rhat), max(self.held_out, distance)
+                self.draws, rhat, self.may_be_left_out = self.challengers.challenge(
+                    self.chains, draws, centers, versions, self._enough
+                )
+                self.rhat = max(self.rhat, rhat)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return flat_draws(draws[:, kept].transpose(1, 0, 2))[:size]
@@ -420,6 +430,12 @@ class Search:
         places, modes = self.chains.places, modes[: _CHAINS // 2]
         places[: len(modes)] = modes
         self.chains.go_to(places)
+
+    def _take_in_left_out(self, num_places: int) -> None:
+        """Learn from the latest evaluations how much of what may be left out is real."""
+        first = self.num_own + self.num_explored + len(self.challengers.apart)
+        found = self.record.levels[-num_places:][first:][: len(self.challengers.left_out)]
+        self.challengers.take_in(found)
 
     def result(self, first_error) -> pm.Model:
         """Return the emulated model with the best of the fits."""
