@@ -6,7 +6,7 @@ import pytensor.tensor as pt
 import pytest
 from pytensor import wrap_py
 
-from tests.plugin.models import searched_at
+from tests.plugin.models import add_places, searched_at
 
 DATA = np.array([1.3, 1.6, 1.1])
 
@@ -60,6 +60,17 @@ def test_what_may_be_left_out_counts_as_far_as_it_is_real(short_search):
     others.take_in(half)
     others.take_in(half[:3])
     assert others.real_share == pytest.approx((1.0 + 7 * 0.5) / 8)  # of the latest eight
+
+
+def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
+    search = short_search(np.linspace(-3.0, 3.0, 12))
+    others, density = search.challengers, search.model.compile_logp(mode="FAST_COMPILE")
+    others.left_out = np.array([[6.0], [8.0]])
+    levels = np.array([float(density({"a": x})) for (x,) in others.left_out])
+    others._learned, others._possible = levels - 2.0, levels + 1.0
+    search.num_own = 3
+    add_places(search, np.array([[1.0], [1.2], [0.9], [6.0], [8.0], [-1.0]]))
+    assert others.real_share == pytest.approx((1.0 - np.exp(-2.0)) / (np.exp(1.0) - np.exp(-2.0)))
 
 
 def test_versions_of_a_place_are_those_of_its_outputs(short_search):

@@ -298,7 +298,7 @@ class Search:
             self.draws = draws
             self.held_out_alone = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             self.may_be_left_out = 0.0
-            if Chains.have_converged(self.rhat) and not self._is_poor:
+            if self.held_out_alone < _POOR:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
                 versions = None if self.estimated else self._versions
                 self.draws, rhat, self.may_be_left_out = self.challengers.challenge(
