@@ -82,7 +82,7 @@ def advance(step, point, num_draws):
 def add_places(search, positions):
     """Let a search of an emulated model learn from its true model at some positions (n, d)."""
     true = search.unknown.true
-    search.add(positions, [true.read(true.at_one(x, None)[1], x) for x in positions])
+    search.add(positions, [true.read(true.vector_at(x, None), x) for x in positions])
 
 
 def learned_at(model, positions, **kwargs):

@@ -1,6 +1,7 @@
 """Evaluations of a likelihood by workers: that one dies, that threads share a process, that a run goes on."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import time
@@ -16,15 +17,16 @@ from pytensor.compile.ops import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import Status
+from pymc_kernel.plugin.emulation.hoisted import with_hoisted
+from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.evaluations import Evaluations
-from pymc_kernel.plugin.model.particle_density import compile_particle_density
 
 EIGHT = np.linspace(-2.0, 2.0, 8)[:, None]
 
 
 def evaluations(model, executor, store=None, most=8):
-    density = compile_particle_density(model, "test", vectorize=False)
-    return Evaluations(density, most, 1, executor, store, None, {"seed": "1"}, 1)
+    true = unknown_of(with_hoisted(model), np.random.default_rng(0)).true
+    return Evaluations(true, most, 1, executor, store, None, {"seed": "1"}, 1)
 
 
 def ignore():
@@ -32,11 +34,12 @@ def ignore():
 
 
 def deadly_model(first, last, flag=None):
-    """Whose likelihood ends its process between two places: always, or only while the file ``flag`` is there."""
+    """Whose likelihood ends a worker between two places: always, or only while the file ``flag`` is there."""
 
     @wrap_py([pt.dscalar], [pt.dscalar])
     def log_likelihood(x):
-        if first < x < last and (flag is None or os.path.exists(flag)):
+        is_worker = multiprocessing.parent_process() is not None
+        if is_worker and first < x < last and (flag is None or os.path.exists(flag)):
             os.kill(os.getpid(), signal.SIGKILL)
         return np.asarray(-(x**2))
 
@@ -47,7 +50,7 @@ def deadly_model(first, last, flag=None):
 
 def test_a_place_that_ends_its_process_takes_no_other_along():
     with closing(evaluations(deadly_model(0.0, 0.5), 2)) as evaluate:
-        values = evaluate(0, EIGHT, ignore)
+        values = evaluate(0, EIGHT, ignore)[:, -1]
         is_dead = (EIGHT[:, 0] > 0.0) & (EIGHT[:, 0] < 0.5)
         assert is_dead.sum() == 1
         np.testing.assert_array_equal(values, np.where(is_dead, np.nan, -(EIGHT[:, 0] ** 2)))
@@ -64,7 +67,7 @@ def test_a_place_that_was_lost_stays_so_once_later_ones_were_chosen_without_it(t
         before = evaluate(0, EIGHT, ignore)
     flag.unlink()
     with closing(evaluations(deadly_model(0.0, 0.5, flag), None, tmp_path / "s", 16)) as evaluate:
-        again = evaluate(0, EIGHT, ignore)
+        again = evaluate(0, EIGHT, ignore)[:, -1]
         np.testing.assert_array_equal(again, -(EIGHT[:, 0] ** 2))
     flag.touch()
     with closing(evaluations(deadly_model(0.0, 0.5, flag), 2, tmp_path / "t", 16)) as evaluate:
@@ -73,6 +76,28 @@ def test_a_place_that_was_lost_stays_so_once_later_ones_were_chosen_without_it(t
     flag.unlink()
     with closing(evaluations(deadly_model(0.0, 0.5, flag), None, tmp_path / "t", 16)) as evaluate:
         np.testing.assert_array_equal(evaluate(0, EIGHT, ignore), before)
+
+
+def test_places_that_failed_are_kept_in_a_store(tmp_path):
+    pytest.importorskip("zarr")
+    calls = []
+
+    @wrap_py([pt.dscalar], [pt.dvector])
+    def squares(x):
+        calls.append(x)
+        if x > 1.0:
+            raise RuntimeError("the solver gave up")
+        return np.array([x, x**2])
+
+    with pm.Model() as model:
+        pm.Normal("y", squares(pm.Normal("x", -1.0, 0.1)), 1.0, observed=[0.1, 0.2])
+    for _ in range(2):
+        with closing(evaluations(model, None, tmp_path / "s")) as evaluate:
+            values, evaluated = evaluate(0, EIGHT, ignore), len(calls)
+            np.testing.assert_array_equal(values[:, -1], np.where(EIGHT[:, 0] > 1.0, np.nan, EIGHT[:, 0] ** 2))
+            assert (evaluate.status(8) == Status.RAISED).sum() == 2
+            np.testing.assert_array_equal(evaluate(0, EIGHT, ignore), values)
+            assert len(calls) == evaluated
 
 
 def noisy_model():

@@ -189,7 +189,7 @@ def test_by_a_single_estimate_half_the_variance_is_lost():
     assert not is_whole
     evaluated, positions = [], rng.normal(0.0, 2.0, (30, 2))
     for place in np.repeat(positions, 2, axis=0):
-        evaluated.append(search.unknown.true.read(search.unknown.true.at_one(place, rng)[1], place))
+        evaluated.append(search.unknown.true.read(search.unknown.true.vector_at(place, rng), place))
     search.add(positions, evaluated)
     assert search.learn()
     fit, places = search.fits[0][0][0], rng.normal(0.0, 4.0, (5, 2))

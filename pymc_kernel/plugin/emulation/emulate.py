@@ -336,7 +336,7 @@ def learn(
     }
     path = None if store is None else Path(store)
     entropy = int(search.rng.integers(2**63)) if true.estimated else 0  # of the noise of estimates
-    settings = (entropy, executor, path, timeout, identity, start.shape[1], "emulated", true.size)
+    settings = (entropy, executor, path, timeout, identity, start.shape[1])
     with interrupts_wait, closing(Evaluations(true, evaluations, *settings)) as evaluate:
         try:
             search.run(prior, start, batch_size, evaluations, evaluate, progressbar)

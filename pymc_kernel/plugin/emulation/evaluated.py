@@ -27,7 +27,7 @@ class Evaluated(NamedTuple):
 class TrueModel:
     """Log density of a model with all that its calls without gradient were given and returned; each call runs once.
 
-    As ``at_one`` returns it, an evaluation is one vector: the log density, then inputs and outputs call by call.
+    As ``vector_at`` returns it, an evaluation is one vector: the log density, then inputs and outputs call by call.
 
     Parameters
     ----------
@@ -109,12 +109,12 @@ class TrueModel:
         """Length of the vector of an evaluation."""
         return 1 + sum(int(np.prod(s)) for s in self._shapes)
 
-    def at_one(self, position: np.ndarray, noise: np.random.Generator | None) -> tuple[float, np.ndarray]:
-        """Return the log density at a position (d,), and the vector of the evaluation."""
+    def vector_at(self, position: np.ndarray, noise: np.random.Generator | None) -> np.ndarray:
+        """Return the vector of the evaluation at a position (d,), of estimates with this source of noise."""
         log_density, arrays = self._at(position, noise)
         if [a.shape for a in arrays] != self._shapes:
             raise ValueError("a black box returned an array of another size than before.")
-        return log_density, _vector(log_density, arrays)
+        return _vector(log_density, arrays)
 
     def read(self, vector: np.ndarray, position: np.ndarray) -> Evaluated:
         """Return the parts of the vector of an evaluation at a position (d,); one that failed is NaN.

@@ -1,4 +1,4 @@
-"""Values of a model at single places: on any executor, with time limits, into a store that a run resumes."""
+"""Evaluations of a model at single places: on any executor, with time limits, into a store that a run resumes."""
 
 import numpy as np
 
@@ -6,40 +6,35 @@ from pymc_kernel.likelihood_free import ArraySpec, Status, Workers, open_store, 
 from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.model.remote import Remote
 
-_GROUP = "evaluations"
+_GROUP, _NAME = "evaluations", "emulated"
 _COMPILE_SECONDS = 120.0  # that the first call of a worker may take beyond its time limit, for machine code
 _SAME_NATS, _SAME_SHARE = 0.01, 1e-9  # by which one likelihood differs between machines: absolute, and of its size
 
 
 class Evaluations:
-    """Log likelihoods, or other values of a model, by number, each evaluated once.
+    """Vectors of a model, of which the log density is the first number, each evaluated once.
 
-    The density is a ``ParticleDensity``, or whatever has its ``at_one``, whose second value counts, ``estimated`` and
-    ``is_compiled``. Entropy and number are the seed of each noisy estimate; one may take ``timeout`` seconds.
-    The store has room for ``most`` evaluations and is recognized by the texts of ``identity``; in it the values, single
-    numbers or vectors of a ``size``, have a name.
+    The model is a ``TrueModel``. Entropy and number are the seed of each noisy estimate; one may take ``timeout``
+    seconds. The store has room for ``most`` evaluations and is recognized by the texts of ``identity``.
     """
 
-    def __init__(
-        self, density, most, entropy, executor, store, timeout, identity, num_dims, name="log_likelihood", size=None
-    ):
-        self._entropy, self._timeout, self._name = entropy, timeout, name
-        shape, dims = ((), ()) if size is None else ((size,), (f"{name}_dim",))
+    def __init__(self, true, most, entropy, executor, store, timeout, identity, num_dims):
+        self._entropy, self._timeout, self._size = entropy, timeout, true.size
         specs = {
             f"{_GROUP}/position": ArraySpec((num_dims,), "float64", ("coordinate",), np.nan),
-            f"{_GROUP}/{name}": ArraySpec(shape, "float64", dims, np.nan),
+            f"{_GROUP}/{_NAME}": ArraySpec((self._size,), "float64", (f"{_NAME}_dim",), np.nan),
             f"{_GROUP}/status": ArraySpec((), "int8", (), int(Status.NOT_RUN)),
         }
         self._keeper, _ = open_store(store, specs, {}, most, 1, identity, {})
-        self._density = Remote(lambda: density, is_sent=executor is not None)
-        self._density.here()  # processes forked from this thread need not compile
+        self._true = Remote(lambda: true, is_sent=executor is not None)
+        self._true.here()  # processes forked from this thread need not compile
         self._workers = Workers(executor, leave_one_thread)
         self._has_own_processes = isinstance(executor, int | np.integer)
         self.first_error = None
         self._is_checked = False
 
     def __call__(self, first: int, positions: np.ndarray, progress) -> np.ndarray:
-        """Return values (n, ...) at positions (n, d), evaluations ``first``, ``first`` + 1, ...; NaN where failed.
+        """Return vectors (n, size) at positions (n, d), evaluations ``first``, ``first`` + 1, ...; NaN where failed.
 
         ``progress`` is called after each. Raises ``ValueError`` where the store has evaluations at other positions, or
         of another likelihood.
@@ -70,7 +65,7 @@ class Evaluations:
             self.first_error = self.first_error or text
             self._keep(number, positions[number - first], value, status)
             progress()
-        return np.array(self._array(self._name)[0, first : first + len(positions)])
+        return np.array(self._array(_NAME)[0, first : first + len(positions)])
 
     def status(self, count: int) -> np.ndarray:
         """Return the status of the first ``count`` evaluations."""
@@ -87,8 +82,8 @@ class Evaluations:
 
     def _check_stored(self):
         """Evaluate the best of the stored places once more: code that the likelihood calls has no fingerprint."""
-        stored = np.array(self._array(self._name)[0])
-        firsts = stored if stored.ndim == 1 else np.where(np.isfinite(stored).all(axis=1), stored[:, 0], np.nan)
+        stored = np.array(self._array(_NAME)[0])
+        firsts = np.where(np.isfinite(stored).all(axis=1), stored[:, 0], np.nan)
         usable = np.flatnonzero((self._keeper.is_done[:] == 1) & np.isfinite(firsts))
         if usable.size == 0:
             return
@@ -106,10 +101,11 @@ class Evaluations:
                 )
 
     def _arguments(self, position_of):
-        return lambda i: (self._density, self._entropy, i, position_of(i), self._timeout)
+        return lambda i: (self._true, self._entropy, i, position_of(i), self._timeout)
 
     def _keep(self, index, position, value, status):
-        arrays = {"position": position[None], self._name: np.array([value]), "status": np.array([int(status)])}
+        vector = np.full((1, self._size), value)  # NaN of one that failed
+        arrays = {"position": position[None], _NAME: vector, "status": np.array([int(status)])}
         self._keeper.write(index, {f"{_GROUP}/{name}": v for name, v in arrays.items()}, status != Status.LOST)
 
     def _array(self, name):
@@ -117,14 +113,14 @@ class Evaluations:
 
 
 def evaluate_one(
-    density: Remote, entropy: int, index: int, position: np.ndarray, timeout: float | None
+    true: Remote, entropy: int, index: int, position: np.ndarray, timeout: float | None
 ) -> tuple[np.ndarray | float, Status, str | None]:
-    """Return value, status and error text at a position; runs in a worker."""
-    density = density.here()
-    if timeout is not None and not density.is_compiled:
+    """Return vector, status and error text at a position; runs in a worker."""
+    true = true.here()
+    if timeout is not None and not true.is_compiled:
         # The limit is the likelihood's. It must not end the compiler, whose locks would stay closed.
         timeout = timeout + _COMPILE_SECONDS
-    noise = np.random.default_rng([entropy, index]) if density.estimated else None
-    status, found, error = simulate_once(lambda: [np.array(density.at_one(position, noise)[1])], timeout)
+    noise = np.random.default_rng([entropy, index]) if true.estimated else None
+    status, found, error = simulate_once(lambda: [true.vector_at(position, noise)], timeout)
     value = np.nan if found is None else found[0]
     return value, status, None if error is None else f"{type(error).__name__}: {error}"

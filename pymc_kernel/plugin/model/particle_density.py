@@ -30,7 +30,6 @@ class ParticleDensity:
         self.is_vectorized = is_vectorized  # whether one call serves all particles; otherwise they are looped over
         self.estimated = estimated  # names of the terms that are random
         self.executor = None
-        self.is_compiled = False  # machine code is made at the first call
         self.seed(np.random.default_rng())
 
     def seed(self, rng: np.random.Generator) -> None:
@@ -71,26 +70,18 @@ class ParticleDensity:
         likelihood[np.isnan(likelihood)] = -np.inf
         return prior, likelihood
 
-    def at_one(self, position: np.ndarray, noise: np.random.Generator | None) -> tuple[float, float]:
-        """Return log prior and log likelihood at a position (d,), of an estimate with this source of noise."""
-        prior, likelihood = self.block(position[None], noise)
-        return float(prior[0]), float(likelihood[0])
-
     def block(self, positions: np.ndarray, noise: np.random.Generator | None) -> tuple[np.ndarray, np.ndarray]:
         """Return log prior (n,) and log likelihood (n,) at positions (n, d), of estimates with this source of noise."""
         function = self._function
-        try:
-            with drawing_noise(dict.fromkeys(self._keys, noise)):
-                if noise is not None:
-                    for variable in [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]:
-                        variable.set_value(noise.spawn(1)[0], borrow=True)
-                if self.is_vectorized:
-                    prior, likelihood = function(np.ascontiguousarray(positions))
-                    n = len(positions)
-                    return np.array(np.broadcast_to(prior, n)), np.array(np.broadcast_to(likelihood, n))
-                rows = [function(x) for x in np.ascontiguousarray(positions)]
-        finally:
-            self.is_compiled = True
+        with drawing_noise(dict.fromkeys(self._keys, noise)):
+            if noise is not None:
+                for variable in [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]:
+                    variable.set_value(noise.spawn(1)[0], borrow=True)
+            if self.is_vectorized:
+                prior, likelihood = function(np.ascontiguousarray(positions))
+                n = len(positions)
+                return np.array(np.broadcast_to(prior, n)), np.array(np.broadcast_to(likelihood, n))
+            rows = [function(x) for x in np.ascontiguousarray(positions)]
         rows = np.array(rows, dtype=float).reshape(len(positions), 2)
         return rows[:, 0].copy(), rows[:, 1].copy()
 
@@ -104,8 +95,7 @@ class ParticleDensity:
         self._executor, self._remote = executor, Remote(lambda: self, is_sent=executor is not None)
 
     def __getstate__(self):
-        state = {**self.__dict__, "is_compiled": False}
-        return {name: value for name, value in state.items() if name not in ("_executor", "_remote")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_executor", "_remote")}
 
     def __setstate__(self, state):
         self.__dict__.update(state)
@@ -117,14 +107,12 @@ def evaluate_block(remote, positions, noise):
     return remote.here().block(positions, noise)
 
 
-def compile_particle_density(
-    model: pm.Model, kernel_name: str, compile_kwargs: dict | None = None, vectorize: bool = True
-) -> ParticleDensity:
+def compile_particle_density(model: pm.Model, kernel_name: str, compile_kwargs: dict | None = None) -> ParticleDensity:
     """Return the log prior and log likelihood of ``model`` for many particles, (n, d) on the unconstrained scale.
 
     One vectorized graph evaluates all particles in batches; models with an estimated term, or with an operator that
-    cannot be vectorized, are looped over; so are all with ``vectorize=False``, which makes no evaluation here. Raises
-    ``TypeError`` where a variable is discrete, ``ValueError`` where the model has no free variable.
+    cannot be vectorized, are looped over. Raises ``TypeError`` where a variable is discrete, ``ValueError`` where the
+    model has no free variable.
     """
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer.")
@@ -140,7 +128,7 @@ def compile_particle_density(
     point = model.initial_point(random_seed=0)
     kwargs = {"on_unused_input": "ignore", **(compile_kwargs or {})}
     example = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars])
-    if vectorize and not names:
+    if not names:
         try:
             with warnings.catch_warnings():
                 # PyTensor's warnings on the speed of single operators do not matter to a user who chose none.
