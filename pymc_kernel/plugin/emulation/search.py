@@ -42,6 +42,9 @@ _POOR = 0.5  # distance from which on more than half of what is drawn has no pla
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
 _FAVORABLE_OF = 20  # versions of the outputs at a place: the odds of the most favorable are those of a test at 5 %
+_EXACT = (
+    " Exact draws correct it, for an evaluation each: by pk.EmulatedNUTS, or pk.sample_surrogate with exact=True."
+)
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -501,7 +504,7 @@ class Search:
         return (
             f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.record)} "
             "evaluations. Take more evaluations, or a prior or start= nearer to the data."
-            + (" Exact draws, by pk.EmulatedNUTS, correct it." if self.estimated else "")
+            + (_EXACT if best.distance < _POOR else "")
             + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
         )
 
