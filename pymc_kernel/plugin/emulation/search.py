@@ -42,9 +42,7 @@ _POOR = 0.5  # distance from which on more than half of what is drawn has no pla
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
 _FAVORABLE_OF = 20  # versions of the outputs at a place: the odds of the most favorable are those of a test at 5 %
-_EXACT = (
-    " Exact draws correct it, for an evaluation each: by pk.EmulatedNUTS, or pk.sample_surrogate with exact=True."
-)
+_EXACT = " Exact draws correct it, for an evaluation each: by pk.EmulatedNUTS, or pk.sample_surrogate with exact=True."
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -301,9 +299,11 @@ class Search:
             self.draws = draws
             self.held_out_alone = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             self.may_be_left_out = 0.0
-            if self.held_out_alone < _POOR:
+            is_near = self.held_out_alone < self._enough
+            # With a penalty chains without it find as many modes as there are rows that are not known yet.
+            if is_near or (self.held_out_alone < _POOR and self.penalty_share is None):
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
-                versions = None if self.estimated else self._versions
+                versions = self._versions if is_near and not self.estimated else None
                 self.draws, rhat, self.may_be_left_out = self.challengers.challenge(
                     self.chains, draws, centers, versions, self._enough
                 )
