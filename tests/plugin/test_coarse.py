@@ -55,6 +55,7 @@ def made(short_blocks_throughout):
     return true, pk.emulate(true, 40, coarse={decay: coarse_decay}, random_seed=4, progressbar=False)
 
 
+@pytest.mark.slow  # the last test has both kinds of calls, with draws that are given
 def test_how_far_a_coarse_version_is_off_is_learned(made):
     check_that_little_is_left(*made)
 
@@ -82,6 +83,7 @@ def test_a_coarse_version_that_is_exact_leaves_nothing_to_learn():
     assert emulated.emulation.rounds.log_ratio_sd.max() < 1e-6
 
 
+@pytest.mark.slow
 def test_a_search_begins_at_draws_of_the_model_with_cheap_versions(made):
     emulation = made[1].emulation
     first, draws = emulation.positions[:5, 0], emulation.draws[:, 0]
