@@ -14,7 +14,7 @@ from pymc_kernel.plugin.simulation import likelihood_free
 from pymc_kernel.plugin.warn import findings_in
 from pymc_kernel.rounds import Calibration, Checks
 
-QUIET = {"progressbar": False, "random_seed": 1}
+QUIET = {"chains": 4, "progressbar": False, "random_seed": 1}
 NOISE = 0.5
 
 
@@ -92,7 +92,7 @@ def test_constants_that_pytensor_locks_do_not_stop_draws_of_the_prior():
     with pm.Model() as model:
         spread = pm.HalfNormal("spread", 1.0)
         pm.Simulator("y", lambda rng, s, size: rng.normal(0.0, s, size), spread, observed=np.array([1.0, -0.3, 0.5]))
-    settings = {"summary": np.std, "num_simulations": 100, "rounds": 2, "chains": 1, "model": model, **QUIET}
+    settings = {**QUIET, "summary": np.std, "num_simulations": 100, "rounds": 2, "chains": 1, "model": model}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # few simulations may be too few: that is not the question
         idata = pk.sample_likelihood_free(100, **settings)
@@ -107,7 +107,7 @@ def test_a_run_that_was_killed_goes_on_and_an_executor_changes_nothing(tmp_path)
             file.write("x")
         return rng.normal(theta, NOISE, size)
 
-    settings = {"num_simulations": 120, "rounds": 2, "draws": 50, "chains": 1} | QUIET
+    settings = {**QUIET, "num_simulations": 120, "rounds": 2, "draws": 50, "chains": 1}
     settings["model"] = conjugate_model(simulate=counted)
     whole = pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
     assert log.stat().st_size >= 120
@@ -137,7 +137,7 @@ class Ends:
 
 @pytest.mark.parametrize(("at", "left"), [(41, 40), (60, 59)], ids=["before the first batch", "within a round"])
 def test_interrupted_it_returns_what_is_finished(at, left):
-    settings = {"num_simulations": 120, "rounds": 3, "draws": 50, "chains": 1, **QUIET}
+    settings = {**QUIET, "num_simulations": 120, "rounds": 3, "draws": 50, "chains": 1}
     ends = Ends(at, KeyboardInterrupt)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a round that is not finished is said, and few simulations are not trusted
@@ -155,7 +155,7 @@ def test_rounds_are_kept_when_all_simulations_of_a_later_one_fail():
                 raise self.error
             return super().__call__(*args)
 
-    settings = {"num_simulations": 120, "rounds": 3, "draws": 50, "chains": 1, **QUIET}
+    settings = {**QUIET, "num_simulations": 120, "rounds": 3, "draws": 50, "chains": 1}
     model = conjugate_model(simulate=Fails(0, RuntimeError("no licence")))
     with pytest.warns(UserWarning, match="all 40 simulations failed.*no licence.*by the rounds before"):
         idata = pk.sample_likelihood_free(model=model, **settings)
@@ -221,7 +221,9 @@ def test_what_folds_say_in_words():
 
 def test_data_that_no_simulation_is_like_are_said():
     with pytest.warns(UserWarning, match="should not be trusted: the data are in a place"):
-        idata = pk.sample_likelihood_free(num_simulations=100, rounds=1, chains=1, model=conjugate_model(12.0), **QUIET)
+        idata = pk.sample_likelihood_free(
+            num_simulations=100, rounds=1, model=conjugate_model(12.0), **QUIET | {"chains": 1}
+        )
     assert "the data are in a place" in findings_in(idata["sample_stats"])[0]
 
 
