@@ -1,11 +1,16 @@
 """A posterior that may go on where nothing was evaluated."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pytensor import wrap_py
 
+from pymc_kernel.plugin.emulation.chains import Chains
+from pymc_kernel.plugin.emulation.challengers import Challengers
+from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places, searched_at
 
 DATA = np.array([1.3, 1.6, 1.1])
@@ -38,39 +43,77 @@ def test_a_tail_may_go_on_beyond_the_outermost_evaluation(short_search, goes_far
     distance = search.challengers.note_possible(search.chains, draws, search._versions, 0.05)
     assert (distance > 0.05) is not goes_far
     left_out = search.challengers.left_out
-    assert len(left_out) == (0 if goes_far else 4)
+    assert (len(left_out) == 0) is goes_far
     assert goes_far or (left_out > 3.0).any()
 
 
-def test_what_may_be_left_out_counts_as_far_as_it_is_real(short_search):
-    search = short_search(np.linspace(-3.0, 3.0, 6))
-    others = search.challengers
-    draws, _ = search.chains.draw(is_short=True)
-    search.may_be_left_out = others.note_possible(search.chains, draws, search._versions, 0.05)
-    search.held_out_alone = 0.01
-    assert search.held_out == search.may_be_left_out  # nothing was evaluated there
-    learned = np.array([search.chains.log_density(x) for x in others.left_out])
-    others.take_in(np.array([-np.inf, np.nan, *learned[2:]]))
-    assert others.real_share == 0.0
-    assert search.held_out == 0.01
-    most = np.logaddexp(learned, others._possible)  # more than may be there counts as that
-    others.take_in(most)
-    assert others.real_share == pytest.approx(0.5)
-    half = np.logaddexp(learned, others._possible) - np.log(2.0)
-    others.take_in(half)
-    others.take_in(half[:3])
-    assert others.real_share == pytest.approx((1.0 + 7 * 0.5) / 8)  # of the latest eight
+def asked_of(others, learned, possible):
+    """Let challengers have asked for places with these log densities, once each."""
+    others.left_out = np.zeros((len(learned), 1))
+    others._learned, others._possible = np.array(learned), np.array(possible)
+    others._times_chosen = np.ones(len(learned), int)
+
+
+def test_what_may_be_left_out_counts_as_far_as_it_is_real():
+    others = Challengers(None, 1, np.random.default_rng(0))
+    assert others.real_distance(0.3) == pytest.approx(0.3)  # nothing was evaluated there
+    assert others.real_distance(0.0) == 0.0
+    learned, possible = np.log(np.full(4, 0.1)), np.log(np.full(4, 1.1))
+    asked_of(others, learned, possible)
+    others.take_in(np.array([-np.inf, np.nan, np.log(0.1), np.log(0.05)]))
+    assert others.real_share == pytest.approx(0.5 / 5.0)
+    others.take_in(np.log([1.1, 2.0, 0.6, 0.6]))  # more than may be there counts as that
+    assert others.real_share == pytest.approx((0.5 + 3.0) / 9.0)
+    others.take_in(np.log([0.6, 0.6]))  # a batch that was cut off
+    assert others.real_share == pytest.approx((0.5 + 4.0) / 9.0)  # of the latest eight
+    others._times_chosen = np.array([4, 0, 0, 0])
+    others.take_in(np.log([1.1]))
+    assert others.real_share == pytest.approx((0.5 + 6.0) / 9.0)
+    # Mass of 9 beside one that is learned, of which two thirds are there: six of seven.
+    others._real_shares = np.array([1.0, 0.5])
+    assert others.real_distance(0.9) == pytest.approx(6.0 / 7.0)
+
+
+def test_places_are_asked_for_by_the_mass_that_they_may_have():
+    others, places = Challengers(None, 1, np.random.default_rng(0)), np.arange(5.0)[:, None]
+    weights = np.array([0.0, 0.0, 0.97, 0.03, 0.0])
+    others._choose(places, weights, np.arange(5.0), np.arange(5.0) + 1.0)
+    assert others._times_chosen.sum() == 4
+    assert set(others.left_out[:, 0]) <= {2.0, 3.0}
+    np.testing.assert_array_equal(others._learned, others.left_out[:, 0])
 
 
 def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
     search = short_search(np.linspace(-3.0, 3.0, 12))
     others, density = search.challengers, search.model.compile_logp(mode="FAST_COMPILE")
-    others.left_out = np.array([[6.0], [8.0]])
-    levels = np.array([float(density({"a": x})) for (x,) in others.left_out])
-    others._learned, others._possible = levels - 2.0, levels + 1.0
-    search.num_own = 3
-    add_places(search, np.array([[1.0], [1.2], [0.9], [6.0], [8.0], [-1.0]]))
-    assert others.real_share == pytest.approx((1.0 - np.exp(-2.0)) / (np.exp(1.0) - np.exp(-2.0)))
+    levels = np.array([float(density({"a": x})) for x in (6.0, 8.0)])
+    asked_of(others, levels - 2.0, levels + 1.0)
+    others.left_out, others.apart = np.array([[6.0], [8.0]]), np.array([[0.9]])
+    others._compared = np.zeros((4, 20, 1)), np.zeros((1, 20, 1))
+    search.explorers = SimpleNamespace(set_power=lambda errors: None)
+    search.num_own, search.num_explored = 2, 1
+    add_places(search, np.array([[1.0], [1.2], [-1.0], [0.9], [6.0], [8.0], [-1.0]]))
+    real = (1.0 - np.exp(-2.0)) / (np.exp(1.0) - np.exp(-2.0))
+    assert others.real_share == pytest.approx((0.5 + 2.0 * real) / 3.0)
+
+
+@pytest.mark.parametrize(("held_out", "is_asked"), [(0.01, True), (0.3, False), (0.6, None)])
+def test_draws_of_challengers_are_evaluated(short_search, monkeypatch, held_out, is_asked):
+    """Tails are asked for where what is learned is near; modes where it is not poor."""
+    search, asked = short_search(np.linspace(-3.0, 3.0, 12)), []
+
+    def challenge(chains, draws, centers, versions, enough):
+        asked.append(versions is not None)
+        return np.concatenate([draws, np.full((6, *draws.shape[1:]), 77.0)]), 1.5, 0.2
+
+    monkeypatch.setattr(search.challengers, "challenge", challenge)
+    monkeypatch.setattr(search, "_held_out_distance", lambda: held_out)
+    monkeypatch.setattr(Chains, "draw", lambda *_, **__: (np.ones((4, 20, 1)), 1.0))
+    batch = search.propose(ModelPrior(search.model), 10)
+    assert asked == ([] if is_asked is None else [is_asked])
+    assert (batch == 77.0).any() == (77.0 in search.draws) == (is_asked is not None)
+    assert search.rhat == (1.5 if is_asked else 1.0)
+    assert search.held_out == max(held_out, 0.2 if asked else 0.0)
 
 
 def test_versions_of_a_place_are_those_of_its_outputs(short_search):

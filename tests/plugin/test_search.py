@@ -8,6 +8,7 @@ import pytest
 from pytensor import wrap_py
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.challengers import Challengers
 from pymc_kernel.plugin.emulation.emulation import Round
 from pymc_kernel.plugin.emulation.search import Search
 from tests.plugin.models import learned_at
@@ -37,6 +38,12 @@ def test_chains_are_divided_where_all_is_learned_in_each_of_them(rounds, is_divi
     assert search_with(rounds, tolerance=0.2).is_divided is is_divided
 
 
+def let_it_be_off(search, held_out, rhat):
+    """By places that were learned from others alone."""
+    search.challengers = Challengers(None, 1, np.random.default_rng(0))
+    search.held_out_alone, search.may_be_left_out, search.rhat = held_out, 0.0, rhat
+
+
 @pytest.mark.parametrize(
     ("held_out", "rhat", "distance", "is_taken", "has_ended"),
     [(0.03, 1.02, 0.03, True, True), (0.2, 1.02, 0.2, False, False), (0.03, 1.5, 0.01, False, False)],
@@ -47,7 +54,7 @@ def test_last_evaluations_are_learned_where_that_is_no_worse_and_tell_of_the_bes
     search = search_with([(0.01, 0.02, 1.0)] * 2, tolerance=0.05)
     search.best, search.is_confirmed = search.rounds[-1], True
     search.fits, search.draws, search.best_fits, search.best_draws = "new", "theirs", "old", "its"
-    search.held_out, search.rhat = held_out, rhat
+    let_it_be_off(search, held_out, rhat)
     assert search._take_in_all() is is_taken
     assert (search.best_fits, search.best_draws) == (("new", "theirs") if is_taken else ("old", "its"))
     assert (search.best.distance, search.best.rhat) == (distance, rhat if is_taken else 1.0)
@@ -65,9 +72,10 @@ def test_the_distance_is_also_that_at_all_places_like_the_draws(held_out, monkey
     search = search_with([(0.02, 0.02, 1.0)], tolerance=0.05)
     search.record, search.num_own, search.num_explored = Places(), 2, 0
     search.fits, search.draws, search.best, search.is_confirmed = "fits", "draws", None, False
-    search.held_out, search.rhat = held_out, 1.0
+    let_it_be_off(search, held_out, 1.0)
     monkeypatch.setattr(Search, "_measured_at_fresh", lambda *_: ((0.02, 0.02, 1.0), np.zeros(0)))
     monkeypatch.setattr(Search, "_take_in_modes", lambda *_: None)
+    monkeypatch.setattr(Search, "_take_in_left_out", lambda *_: None)
     search.add(np.zeros((2, 1)), [])
     assert search.is_confirmed
     assert search.best.distance == max(0.02, held_out)

@@ -35,8 +35,6 @@ class Challengers:
         Where the latest of them end that are apart from the draws.
     left_out : ndarray (m, d)
         Places that may be in the posterior and that what is learned leaves out, where these are many.
-    real_share : float
-        Of the mass that may be left out, by the latest places of it that were evaluated; one before.
     """
 
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
@@ -44,9 +42,8 @@ class Challengers:
         self._none = np.empty((0, num_parameters))
         self._wide: Chains | None = None
         self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
-        self._learned = self._possible = np.empty(0)
-        self._real_shares = np.empty(0)
-        self.real_share = 1.0
+        self._learned = self._possible = self._real_shares = np.empty(0)
+        self._times_chosen = np.empty(0, int)
         self.forget()
 
     def forget(self) -> None:
@@ -107,7 +104,7 @@ class Challengers:
         losses = possible - learned
         distance = measured(-losses)[0]
         if distance >= enough:
-            self._choose(draws, -np.expm1(-np.maximum(losses, 0.0)), learned, possible)
+            self._choose(draws, np.maximum(1.0 / len(draws) - softmax(-losses), 0.0), learned, possible)
         return distance
 
     def losses(self, chains: Chains, places: np.ndarray) -> np.ndarray:
@@ -159,25 +156,39 @@ class Challengers:
 
     def _choose(self, draws, weights, learned, possible):
         """Note some of draws (n, d), by their weights, and their log densities as learned and as they may be."""
-        share = weights + np.finfo(float).tiny
-        count = min(_EVALUATED, len(draws))
-        chosen = self._rng.choice(len(draws), count, replace=False, p=share / share.sum())
+        drawn = self._rng.choice(len(draws), _EVALUATED, p=weights / weights.sum())
+        chosen, self._times_chosen = np.unique(drawn, return_counts=True)
         self.left_out, self._learned, self._possible = draws[chosen], learned[chosen], possible[chosen]
 
     def take_in(self, found: np.ndarray) -> None:
         """Learn how much of what may be left out is real, from true log densities (m,) at the first places left out.
 
-        The places are chosen by the mass that they may have beyond what is learned, so that the mean share of it that
+        The places are drawn by the mass that they may have beyond what is learned, so that the mean share of it that
         they do have is that of all the mass.
         """
-        learned, possible = self._learned[: len(found)], self._possible[: len(found)]
+        learned, possible, times = (a[: len(found)] for a in (self._learned, self._possible, self._times_chosen))
         asked = possible > learned
         found, learned = found[asked] - possible[asked], (learned - possible)[asked]
         found = np.where(np.isfinite(found), np.minimum(found, 0.0), -np.inf)
         shares = np.maximum(np.exp(found) - np.exp(learned), 0.0) / -np.expm1(learned)
-        self._real_shares = np.concatenate([self._real_shares, shares])[-_REMEMBERED:]
-        if len(self._real_shares):
-            self.real_share = float(self._real_shares.mean())
+        self._real_shares = np.concatenate([self._real_shares, np.repeat(shares, times[asked])])[-_REMEMBERED:]
+
+    @property
+    def real_share(self) -> float:
+        """What share of the mass that may be left out is real, by the latest places of it; one before there was any.
+
+        The posterior mean under Jeffreys' prior: that a few places have none does not prove that there is none.
+        """
+        count = len(self._real_shares)
+        return float((self._real_shares.sum() + 0.5) / (count + 1)) if count else 1.0
+
+    def real_distance(self, possible: float) -> float:
+        """Return the distance from a posterior of which that share is real, where with all it would be ``possible``.
+
+        With a mass m beside that of what is learned, which is one, the distance is m / (1 + m).
+        """
+        real = possible * self.real_share
+        return real / (1.0 - possible + real) if real > 0.0 else 0.0
 
     def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
         """Return those places apart (m, d) that are in modes of the posterior, and the R-hat with the chains there.

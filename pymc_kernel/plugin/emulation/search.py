@@ -42,7 +42,10 @@ _POOR = 0.5  # distance from which on more than half of what is drawn has no pla
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
 _FAVORABLE_OF = 20  # versions of the outputs at a place: the odds of the most favorable are those of a test at 5 %
-_EXACT = " Exact draws correct it, for an evaluation each: by pk.EmulatedNUTS, or pk.sample_surrogate with exact=True."
+_EXACT = (
+    " Exact draws correct such a difference, though not a tail or a mode that was never drawn, for an evaluation each: "
+    "by pk.EmulatedNUTS, or pk.sample_surrogate with exact=True."
+)
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -231,7 +234,7 @@ class Search:
     @property
     def held_out(self) -> float:
         """Distance by all but fresh draws: by places that are learned from others, and by what is left out."""
-        return max(self.held_out_alone, self.may_be_left_out * self.challengers.real_share)
+        return max(self.held_out_alone, self.challengers.real_distance(self.may_be_left_out))
 
     @property
     def has_ended(self) -> bool:
@@ -304,10 +307,12 @@ class Search:
             if is_near or (self.held_out_alone < _POOR and self.penalty_share is None):
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
                 versions = self._versions if is_near and not self.estimated else None
-                self.draws, rhat, self.may_be_left_out = self.challengers.challenge(
+                draws, rhat, self.may_be_left_out = self.challengers.challenge(
                     self.chains, draws, centers, versions, self._enough
                 )
-                self.rhat = max(self.rhat, rhat)
+                self.draws = draws
+                if is_near:  # else some of these draws are evaluated first: modes may be invented
+                    self.rhat = max(self.rhat, rhat)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return flat_draws(draws[:, kept].transpose(1, 0, 2))[:size]
@@ -436,6 +441,8 @@ class Search:
 
     def _take_in_left_out(self, num_places: int) -> None:
         """Learn from the latest evaluations how much of what may be left out is real."""
+        if self.estimated:  # noise hides whether a single place has mass
+            return
         first = self.num_own + self.num_explored + len(self.challengers.apart)
         found = self.record.levels[-num_places:][first:][: len(self.challengers.left_out)]
         self.challengers.take_in(found)
@@ -484,10 +491,11 @@ class Search:
                 "More evaluations do not help. pk.sample_smc on the emulated model weighs modes; against slow chains "
                 "take another parametrization."
             )
-        problems = []
+        problems, differ = [], False
         if not best.distance < self.tolerance:
             # Differences as small as these make no such distance: the rest are draws without a true density.
-            if normal_distance(best.log_ratio_sd) > 0.5 * best.distance:
+            differ = normal_distance(best.log_ratio_sd) > 0.5 * best.distance
+            if differ:
                 cause = f"log densities differ by {best.log_ratio_sd:.2g} nats at fresh draws"
             else:
                 cause = (
@@ -497,6 +505,7 @@ class Search:
             problems.append(f"its posterior is at a distance of {best.distance:.2f} from the true one ({cause})")
         if not Chains.have_converged(best.rhat):
             problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
+            differ = False
         elif not self.is_confirmed:
             problems.append("this was measured once only, or chains with the last evaluations do not agree")
         if not problems:
@@ -504,7 +513,7 @@ class Search:
         return (
             f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.record)} "
             "evaluations. Take more evaluations, or a prior or start= nearer to the data."
-            + (_EXACT if best.distance < _POOR else "")
+            + (_EXACT if differ and best.distance < _POOR else "")
             + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
         )
 
