@@ -183,14 +183,15 @@ def emulate(
     is learned, below the log likelihood by half the variance of the noise; where that changes, the distance has it.
     Estimates of zero are left out, and counted as failed.
 
-    Chains that have converged are challenged by others, which begin as those of ``pm.sample`` do, around a draw and
-    around the model's initial point, and at draws of the prior. Where these end elsewhere, in a mode that the emulation
-    has invented or that no chain was in, it is evaluated there, and chains that do not agree are said. Two more
-    evaluations of each round are draws with a power of the likelihood below one, as large as what is learned is good
-    enough for: between prior and posterior other modes are in reach. Two more are those draws whose log density is
-    known least. Where the posterior may go on beyond what was learned, four more are there; the distance has that mass
-    as far as the latest eight of them were real, and all of it before there was one. It is measured where the emulated
-    posterior is: a mode that no draw has seen is not in it.
+    Chains that have converged are challenged by others, once the distance is below the tolerance. These begin as those
+    of ``pm.sample`` do, around a draw and around the model's initial point, and at draws of the prior. Where these end
+    elsewhere, in a mode that the emulation has invented or that no chain was in, it is evaluated there, and chains that
+    do not agree are said. Two more evaluations of each round are draws with a power of the likelihood below one, as
+    large as what is learned is good enough for: between prior and posterior other modes are in reach. Two more are
+    those draws whose log density is known least. Where the posterior may go on beyond what was learned, up to four more
+    are there, chosen by the mass that they may have; it counts as far as the latest eight of them do have it, and
+    wholly before there was one. A distance is measured where the emulated posterior is, and where half of the log
+    likelihood leads: a mode or a tail that no draw has seen is not in it.
 
     Examples
     --------

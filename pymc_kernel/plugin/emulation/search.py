@@ -302,17 +302,13 @@ class Search:
             self.draws = draws
             self.held_out_alone = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             self.may_be_left_out = 0.0
-            is_near = self.held_out_alone < self._enough
-            # With a penalty chains without it find as many modes as there are rows that are not known yet.
-            if is_near or (self.held_out_alone < _POOR and self.penalty_share is None):
+            if self.held_out_alone < self._enough:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
-                versions = self._versions if is_near and not self.estimated else None
+                versions = None if self.estimated else self._versions
                 draws, rhat, self.may_be_left_out = self.challengers.challenge(
                     self.chains, draws, centers, versions, self._enough
                 )
-                self.draws = draws
-                if is_near:  # else some of these draws are evaluated first: modes may be invented
-                    self.rhat = max(self.rhat, rhat)
+                self.draws, self.rhat = draws, max(self.rhat, rhat)
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return flat_draws(draws[:, kept].transpose(1, 0, 2))[:size]
