@@ -317,8 +317,8 @@ def crude_model(model):
 
 @pytest.mark.slow
 def test_exact_draws_along_a_crude_model():
-    def bumpy(rate):  # what six points do not show
-        return np.exp(-rate * TIMES) + 0.05 * np.sin(8.0 * rate)
+    def bumpy(rate):  # what ten points do not show
+        return np.exp(-rate * TIMES) + 0.1 * np.sin(20.0 * rate)
 
     def density(rate):
         residuals = (np.array([0.7, 0.45, 0.3, 0.0]) - bumpy(rate)) / 0.1

@@ -1,6 +1,7 @@
 """The log likelihood of a model as one black box of all parameters, where no part of it can be learned by itself."""
 
 from functools import cached_property
+from threading import Lock
 
 import numpy as np
 import pymc as pm
@@ -17,6 +18,7 @@ from pymc_kernel.plugin.emulation.model_graph import graph_of_model, hidden_init
 from pymc_kernel.plugin.model.groups import observed_values
 
 _NAME = "log_likelihood"
+_COMPILING = Lock()  # PyTensor changes flags while it compiles; threads would leave each other's behind
 
 
 class LogLikelihoodOp(Op):
@@ -47,6 +49,9 @@ class LogLikelihoodOp(Op):
 
     def perform(self, node, inputs, output_storage):
         """Evaluate it; NaN counts as a likelihood of zero, as in PyMC."""
+        if not self.is_compiled:
+            with _COMPILING:
+                self._function  # noqa: B018, made here
         found = float(self._function(*inputs))
         self.is_compiled = True
         output_storage[0][0] = np.asarray(-np.inf if np.isnan(found) else found)
