@@ -30,13 +30,14 @@ def _short_blocks(request):
         return
     with pytest.MonkeyPatch.context() as patch, pytensor.config.change_flags(mode="FAST_COMPILE"):
         patch.setattr(chains, "_BLOCK", 20)
+        patch.setattr(chains, "_MOST_BLOCKS", 5)
         patch.setattr(challengers, "_COMPARED", 60)
         yield
 
 
 @pytest.fixture
 def short_blocks(request):
-    """Chains on emulated models look at their convergence after 20 draws, not 50; models are compiled to NumPy calls.
+    """Chains on emulated models have blocks of 20 draws, not 50, and at most five; models are compiled to NumPy calls.
 
     Machine code of the gradient of such a model takes ten to thirty seconds where none is kept from before, and more
     than all else in a test of what is learned. The long tests have blocks and machine code as users have them.
