@@ -298,9 +298,9 @@ class Search:
                 self._begin_anew(best)
             if self.explorers is not None:
                 self.chains.exchange(self.explorers.chains, self.rng)
-            # Without a loss there may be modes where nothing was evaluated, which chains that are as long as those of
-            # pm.sample end in. They must be seen while there are evaluations.
-            is_long = self.penalty_share is None and not self._is_poor
+            # What is learned of a log likelihood has no bound, as that of outputs has by the model: chains that are as
+            # long as those of pm.sample may end where it is invented. They must while there are evaluations.
+            is_long = any(self.record.is_log_likelihood) and self.penalty_share is None and not self._is_poor
             draws, self.rhat = self.chains.draw(is_short=self._is_poor, is_long=is_long)
             self.draws = draws
             self.held_out_alone = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
