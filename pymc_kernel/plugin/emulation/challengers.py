@@ -188,7 +188,7 @@ class Challengers:
         With a mass m beside that of what is learned, which is one, the distance is m / (1 + m).
         """
         real = possible * self.real_share
-        return real / (1.0 - possible + real) if real > 0.0 else 0.0
+        return real / (1.0 - possible + real)
 
     def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
         """Return those places apart (m, d) that are in modes of the posterior, and the R-hat with the chains there.

@@ -431,7 +431,7 @@ class Search:
         """
         if not len(self.challengers.apart):
             return
-        found = self.record.levels[-num_places:][self.num_own + self.num_explored :][: len(self.challengers.apart)]
+        found = self._found(num_places, 0, len(self.challengers.apart))
         modes, rhat = self.challengers.modes(found, self._least())
         self.rhat = max(self.rhat, rhat)
         places, modes = self.chains.places, modes[: _CHAINS // 2]
@@ -442,9 +442,16 @@ class Search:
         """Learn from the latest evaluations how much of what may be left out is real."""
         if self.estimated:  # noise hides whether a single place has mass
             return
-        first = self.num_own + self.num_explored + len(self.challengers.apart)
-        found = self.record.levels[-num_places:][first:][: len(self.challengers.left_out)]
-        self.challengers.take_in(found)
+        apart, left_out = len(self.challengers.apart), len(self.challengers.left_out)
+        self.challengers.take_in(self._found(num_places, apart, left_out))
+
+    def _found(self, num_places, skipped, count):
+        """Return the true log densities of ``count`` places of the latest batch, some after those of explorers.
+
+        Fewer where the batch was cut off.
+        """
+        first = self.num_own + self.num_explored + skipped
+        return self.record.levels[-num_places:][first:][:count]
 
     def result(self, first_error) -> pm.Model:
         """Return the emulated model with the best of the fits."""
@@ -490,10 +497,11 @@ class Search:
                 "More evaluations do not help. pk.sample_smc on the emulated model weighs modes; against slow chains "
                 "take another parametrization."
             )
-        problems, differ = [], False
-        if not best.distance < self.tolerance:
-            # Differences as small as these make no such distance: the rest are draws without a true density.
-            differ = normal_distance(best.log_ratio_sd) > 0.5 * best.distance
+        problems, is_far = [], not best.distance < self.tolerance
+        # Differences that are smaller make no such distance: the rest are draws without a true density.
+        differ = is_far and normal_distance(best.log_ratio_sd) > 0.5 * best.distance
+        chains_agree = Chains.have_converged(best.rhat)
+        if is_far:
             if differ:
                 cause = f"log densities differ by {best.log_ratio_sd:.2g} nats at fresh draws"
             else:
@@ -502,9 +510,8 @@ class Search:
                     "nothing was evaluated"
                 )
             problems.append(f"its posterior is at a distance of {best.distance:.2f} from the true one ({cause})")
-        if not Chains.have_converged(best.rhat):
+        if not chains_agree:
             problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
-            differ = False
         elif not self.is_confirmed:
             problems.append("this was measured once only, or chains with the last evaluations do not agree")
         if not problems:
@@ -512,7 +519,7 @@ class Search:
         return (
             f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.record)} "
             "evaluations. Take more evaluations, or a prior or start= nearer to the data."
-            + (_EXACT if differ and best.distance < _POOR else "")
+            + (_EXACT if differ and chains_agree and best.distance < _POOR else "")
             + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
         )
 

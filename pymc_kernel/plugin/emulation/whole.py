@@ -49,10 +49,9 @@ class LogLikelihoodOp(Op):
 
     def perform(self, node, inputs, output_storage):
         """Evaluate it; NaN counts as a likelihood of zero, as in PyMC."""
-        if not self.is_compiled:
-            with _COMPILING:
-                self._function  # noqa: B018, made here
-        found = float(self._function(*inputs))
+        with _COMPILING:  # at the first call
+            function = self._function
+        found = float(function(*inputs))
         self.is_compiled = True
         output_storage[0][0] = np.asarray(-np.inf if np.isnan(found) else found)
 

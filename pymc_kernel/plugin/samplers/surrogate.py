@@ -13,10 +13,10 @@ from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import TOLERANCE, Ended, check_search, learn, search_of
 from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
-from pymc_kernel.plugin.emulation.record import lowest_like
 from pymc_kernel.plugin.model.groups import data_groups, draws_group
 from pymc_kernel.plugin.model.unconstrained import split_positions
 from pymc_kernel.plugin.warn import report
+from pymc_kernel.scores.value_regression import depth_of_draws
 
 _RESERVED = {"evaluation", "coordinate", "position", "log_density", "status"}
 _TUNE = 1000  # as pm.sample
@@ -173,7 +173,7 @@ def invented(tree: xr.DataTree, emulated: pm.Model) -> str:
     """
     known = emulated.emulation
     largest = np.max(known.log_density[np.isfinite(known.log_density)])
-    highest = 2.0 * largest - lowest_like(largest, known.positions.shape[1])
+    highest = largest + depth_of_draws(known.positions.shape[1])
     medians = np.median(tree["sample_stats"]["lp"].transpose("chain", "draw").values, axis=1)
     if not (count := int((medians > highest).sum())):
         return ""
