@@ -81,8 +81,8 @@ def advance(step, point, num_draws):
 
 def add_places(search, positions):
     """Let a search of an emulated model learn from its true model at some positions (n, d)."""
-    true = search.unknown.true
-    search.add(positions, [true.read(true.vector_at(x, None), x) for x in positions])
+    true, repeated = search.unknown.true, np.repeat(positions, search.repeats, axis=0)
+    search.add(positions, [true.read(true.vector_at(x, search.rng), x) for x in repeated])
 
 
 def learned_at(model, positions, **kwargs):

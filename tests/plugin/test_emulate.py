@@ -596,7 +596,7 @@ def test_the_step_refuses_what_is_not_emulated():
 def test_uncertainty_of_any_size():
     """Far out an output that an exponential grows with makes log densities whose squares no float can hold."""
     given = GivenOutputs.__new__(GivenOutputs)
-    given._unknown = SimpleNamespace(parts=[])
+    given.unknown = SimpleNamespace(parts=[])
     given.log_density = lambda rows_of_parts, x: x
     found = [given.uncertainty(x, [], [], -1.0, np.random.default_rng(0)) for x in (-1e200, -3.0, -np.inf)]
     np.testing.assert_allclose(found, [1e200, 2.0, 0.0])

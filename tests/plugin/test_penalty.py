@@ -16,7 +16,7 @@ from pymc_kernel.plugin.emulation.penalty import Penalty
 from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.emulation.test_variance_bound import value_at
-from tests.plugin.models import add_places
+from tests.plugin.models import add_places, searched_at
 
 TIMES = np.arange(4.0)
 NOISE = 0.1
@@ -178,25 +178,63 @@ def test_places_apart_count_where_draws_may_lie():
         assert bool((search.chains.places[0] == best).all()) is counts
 
 
-def test_by_a_single_estimate_half_the_variance_is_lost():
+def _a_log_likelihood(x):
+    return np.asarray(-0.5 * ((x - 1.0) ** 2).sum())
+
+
+def _exact(x):
+    pm.Potential("y", wrap_py([pt.dvector], [pt.dscalar])(_a_log_likelihood)(x))
+
+
+def _of_two_subjects(x):
+    of_subject = wrap_py([pt.dscalar], [pt.dscalar])(_a_log_likelihood)
+    pm.Potential("y", of_subject(x[0]) + of_subject(x[1]))
+
+
+def _estimate(x):
+    noisy = lambda rng, x, _: _a_log_likelihood(x) + rng.standard_normal()  # noqa: E731
+    pk.EstimatedLikelihood("y", noisy, x, observed=0.0)
+
+
+@pytest.mark.parametrize("likelihood", [_exact, _of_two_subjects, _estimate])
+def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
     """What is learned is a term of the log density, so that its own variance counts."""
     rng = np.random.default_rng(5)
     with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 2.0, shape=2)
-        noisy = lambda rng, x, _: -0.5 * ((x - 1.0) ** 2).sum() + rng.standard_normal()  # noqa: E731
-        pk.EstimatedLikelihood("y", noisy, x, observed=0.0)
-    search, is_whole = search_of(model, 0.05, rng)
-    assert not is_whole
-    evaluated, positions = [], rng.normal(0.0, 2.0, (30, 2))
-    for place in np.repeat(positions, 2, axis=0):
-        evaluated.append(search.unknown.true.read(search.unknown.true.vector_at(place, rng), place))
-    search.add(positions, evaluated)
+        likelihood(pm.Normal("x", 0.0, 2.0, shape=2))
+    search, _ = search_of(model, 0.05, rng)
+    add_places(search, rng.normal(0.0, 2.0, (30, 2)))
     assert search.learn()
     fit, places = search.fits[0][0][0], rng.normal(0.0, 4.0, (5, 2))
     levels = {}
     for share in (0.0, 1.0):
         search.penalty_share.set_value(share)
         levels[share] = np.array([search.chains.log_density(x) for x in places])
-    variances = (fit.directions**2).sum() * value_at(noisy_variance(fit), fit, places)
-    np.testing.assert_allclose(levels[0.0] - levels[1.0], 0.5 * variances, rtol=1e-6)
+    known = search.record.values(search.unknown.parts[0])[0]
+    bound = noisy_variance(fit) if likelihood is _estimate else variance_bound(fit, known.reshape(-1, known.shape[2]))
+    rows = places.reshape(-1, known.shape[2])
+    variances = (fit.directions**2).sum() * value_at(bound, fit, rows).reshape(5, -1).sum(axis=1)
+    np.testing.assert_allclose(levels[0.0] - levels[1.0], 0.5 * variances, rtol=1e-6, atol=1e-12)
     assert variances.max() > 2.0 * variances.min() > 0.0
+
+
+@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.parametrize(("left_out", "expected"), [(0.3, 0.3), (0.01, 0.4)])
+def test_whether_it_goes_on_is_asked_where_the_penalty_leaves_nothing_out(left_out, expected, monkeypatch):
+    with pm.Model() as model:
+        _exact(pm.Normal("x", 0.0, 2.0, shape=2))
+    search = searched_at(model, np.random.default_rng(5).normal(0.0, 2.0, (30, 2)))
+    others, draws = search.challengers, search.chains.draw(is_short=True)[0]
+    monkeypatch.setattr(others, "note_left_out", lambda *_: left_out)
+    monkeypatch.setattr(others, "note_possible", lambda *_: 0.4)
+    centers, ask = draws[:, -1], search._versions
+    assert search.unknown.may_go_on
+    assert others.challenge(search.chains, draws, centers, ask, 0.05)[2] == expected
+    assert others.challenge(search.chains, draws, centers, None, 0.05)[2] == left_out
+
+
+def test_of_several_rows_or_estimates_it_is_not_asked_whether_it_goes_on():
+    assert not part_of(model_of(), 0.05, np.random.default_rng(0)).unknown.may_go_on
+    with pm.Model() as model:
+        _estimate(pm.Normal("x", 0.0, 2.0, shape=2))
+    assert not search_of(model, 0.05, np.random.default_rng(0))[0].unknown.may_go_on

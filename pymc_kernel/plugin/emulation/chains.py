@@ -104,18 +104,17 @@ class Chains:
         """Let the likelihood count with this power, between zero and one, in all that follows."""
         self._function.set_weights(np.array([power]))
 
-    def draw(self, is_short: bool = False, is_long: bool = False) -> tuple[np.ndarray, float]:
+    def draw(self, is_short: bool = False) -> tuple[np.ndarray, float]:
         """Return the later half of new draws (chains, n, d), and their largest R-hat.
 
         Blocks of draws are made until the chains agree, two at least and twenty at most; two where they are to be
-        short, and twenty where they are to be long.
+        short.
         """
-        fewest = _MOST_BLOCKS if is_long else _FEWEST_BLOCKS
         most = _FEWEST_BLOCKS if is_short else _MOST_BLOCKS
         blocks = []
         while True:
             blocks.append(np.stack([self._block(c) for c in range(len(self._steps))]))
-            if len(blocks) < fewest:
+            if len(blocks) < _FEWEST_BLOCKS:
                 continue
             kept = np.concatenate(blocks[len(blocks) // 2 :], axis=1)
             largest = largest_rhat(kept)

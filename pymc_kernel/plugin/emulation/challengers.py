@@ -60,7 +60,8 @@ class Challengers:
     ) -> tuple[np.ndarray, float, float]:
         """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
 
-        With ``versions``, as of :meth:`note_possible`, a model without penalty is asked whether it may go on.
+        With ``versions``, as of :meth:`note_possible`, it is asked whether the posterior may go on, where the penalty
+        leaves nothing out.
 
         Returns
         -------
@@ -93,6 +94,8 @@ class Challengers:
         if not is_apart.all():
             some = self._rng.permutation(flat_draws(others[~is_apart]))[:_COMPARED]
             distance = self.note_left_out(chains, some, enough)
+        if versions is not None and distance < enough:
+            distance = max(distance, self.note_possible(chains, draws, versions, enough))
         return draws, 0.0, distance
 
     def note_left_out(self, chains: Chains, draws: np.ndarray, enough: float) -> float:

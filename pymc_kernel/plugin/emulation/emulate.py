@@ -158,8 +158,9 @@ def emulate(
     density is zero. Where one of several calls raises, nobody knows which, and nothing is learned of it: return NaN for
     the row instead.
 
-    Where a black box has several rows, or is a single estimate, what is not known of it costs log density: half the
-    variance of its outputs times the curvature of the log likelihood, in a potential named ``emulation_penalty``.
+    Where a black box has several rows, what is not known of it costs log density: half the variance of its outputs
+    times the curvature of the log likelihood, in a potential named ``emulation_penalty``. Of a log likelihood, or a
+    single estimate of one, it costs half of its variance: the likelihood is its harmonic mean over what it may be.
     So draws stay where something was evaluated, and the black box is learned there: from the rows with which, one
     by one, the posterior may be, and from 200 at least. It goes on beyond the range of each input by a quarter of
     that; farther out, outputs are those of the border. Where it has one row, directions in which the outputs change

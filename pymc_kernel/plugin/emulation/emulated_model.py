@@ -33,12 +33,10 @@ class LearnedPart:
         Of the shared variables.
     num_inputs, num_outputs, block : int
         Of the outputs, ``block`` consecutive ones may have the same sum.
-    has_penalty : bool
-        Whether what is not known of it costs log density: see ``penalty.py``.
     """
 
-    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int, block: int, has_penalty: bool):
-        self.functions = part.functions
+    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int, block: int):
+        self.functions, self._name, self._num_inputs = part.functions, name, num_inputs
         self.num_functions, self._block, self._is_row = part.num_functions, block, part.is_row
         num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
         k, q = num_inputs, num_outputs
@@ -50,11 +48,15 @@ class LearnedPart:
         self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
         self.limits = pytensor.shared(no_limits((len(part.functions), q)), name=f"{name}_limits")
         """Lowest and highest outputs (2, b, q) with which the model has a density."""
-        self._penalty = Penalty(part.functions, name, num_inputs) if has_penalty else None
+        self._penalty: Penalty | None = None
         self.loss = None
         """Log density that is lost by what is not known, at the inputs of the latest call; None without penalty."""
         # Ones, so that the graph has finite values before anything is learned.
         self._shared = shared_arrays(name, self.num_functions, sizes, 1.0)
+
+    def lose_what_is_not_known(self) -> None:
+        """Let calls from now on have a :attr:`loss`: see ``penalty.py``."""
+        self._penalty = Penalty(self.functions, self._name, self._num_inputs)
 
     def clear(self) -> None:
         """Learn nothing: a cheap version stays as it is."""

@@ -13,10 +13,12 @@ from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.priors import initial_position
+from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
-_TERM_STEPS = -1.0, 1.0, 1e3  # of an output, by which the log density changes if that is one of its terms (nats)
+_LEVELS = -1e3, 1.0, 1e3  # of outputs, at which the log density has a slope of one if they are its terms (nats)
 _STEP = 1e-3  # of the reach of outputs, in differences: their error is far above rounding, and far below a third
 
 
@@ -41,18 +43,57 @@ class GivenOutputs:
     learned : sequence of LearnedPart
     coarse : mapping
         Cheap versions of calls, by their numbers.
+
+    Attributes
+    ----------
+    unknown : Unknown
+        The same, in which it is known what is a term of the log density.
+
+    Raises
+    ------
+    ValueError
+        For a model that has something without gradient besides its black boxes.
     """
 
     def __init__(self, model: pm.Model, unknown: Unknown, learned: Sequence[LearnedPart], coarse: Mapping[int, Coarse]):
-        self._unknown, self._shapes = unknown, value_shapes(model)
+        self._shapes = value_shapes(model)
         given = [
             _GivenRows(len(part.functions), unknown.sizes(part)[1], of_part)
             for part, of_part in zip(unknown.parts, learned, strict=True)
         ]
         self._rows = [g.rows for g in given]
         self._model, _ = model_with(model, unknown.calls, unknown.parts, given, coarse)
+        left = without_gradient(self._model, self._model.continuous_value_vars)
+        if left:
+            raise ValueError(
+                f"besides its black boxes, this model has log density terms without gradient ({', '.join(left)}), "
+                "which pk.emulate does not learn: use pk.sample_khmc(). A prior whose logp calls a black box may "
+                "be a pm.Potential of what the box returns."
+            )
         with self._model as made:
             self._density = pymc_compile(made.value_vars, made.logp(), mode=STABLE, on_unused_input="ignore")
+        terms = [self._is_term(unknown, number, coarse) for number in range(len(unknown.parts))]
+        parts = [part._replace(is_term=is_term) for part, is_term in zip(unknown.parts, terms, strict=True)]
+        self.unknown = unknown._replace(parts=parts)
+
+    def _is_term(self, unknown, number, coarse):
+        """Return whether the log density has the one output of each row of a part as a summand: its slope is one.
+
+        How far a cheap version is off is no log likelihood.
+        """
+        part, rows = unknown.parts[number], self._rows[number]
+        if rows.type.shape[1] != 1 or not coarse.keys().isdisjoint(part.calls):
+            return False
+        with self._model as made:
+            slope = pytensor.grad(made.logp(), rows)
+            slopes_at = pymc_compile(made.value_vars, slope, mode=STABLE, on_unused_input="ignore")
+        place = split_position(self._model, initial_position(self._model), self._shapes)
+        ones = np.ones(rows.type.shape)
+        for level in _LEVELS:
+            rows.set_value(level * ones)
+            if not np.array_equal(slopes_at(*place), ones):
+                return False
+        return True
 
     def log_density(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray) -> float:
         """Return the log density at a position (d,) with these outputs (b, q) of the parts."""
@@ -67,27 +108,19 @@ class GivenOutputs:
         asked = zip(rows_of_places, positions, rows, strict=True)
         return np.isfinite([self._with_rows(parts, position, number, own) for parts, position, own in asked])
 
-    def is_log_likelihood(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray, number: int) -> bool:
-        """Return whether the log density at a position (d,) has the one output of each row of a part as a summand."""
-        for b, row in enumerate(rows_of_parts[number]):
-            levels = [self._with_row(rows_of_parts, position, number, b, row + step) for step in (0.0, *_TERM_STEPS)]
-            if not np.allclose(np.array(levels[1:]) - levels[0], _TERM_STEPS, rtol=1e-6, atol=1e-6):
-                return False
-        return True
-
     def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
         """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""
         inputs = []
-        for part in self._unknown.parts:
-            members = [(i, self._unknown.calls[i]) for i in part.calls]
+        for part in self.unknown.parts:
+            members = [(i, self.unknown.calls[i]) for i in part.calls]
             inputs.append(np.concatenate([call.inputs(evaluated.inputs[i]) for i, call in members]))
         return self._by_fits(inputs, fits)
 
     def _by_fits(self, inputs, fits):
         """Return the outputs (b, q) of each part by what ``fits`` say, at its inputs (b, k); NaN where these are."""
         rows_of_parts = []
-        for part, rows, (of_part, *_) in zip(self._unknown.parts, inputs, fits, strict=True):
-            outputs = np.full((len(rows), self._unknown.sizes(part)[1]), np.nan)
+        for part, rows, (of_part, *_) in zip(self.unknown.parts, inputs, fits, strict=True):
+            outputs = np.full((len(rows), self.unknown.sizes(part)[1]), np.nan)
             for function in range(part.num_functions):
                 mine = (part.functions == function) & np.isfinite(rows).all(axis=1)
                 if mine.any():
@@ -107,7 +140,7 @@ class GivenOutputs:
         predicted : sequence of sequences of ndarray (b, q)
             Learned outputs of each part at each of these.
         """
-        calls, parts, estimated = self._unknown.calls, self._unknown.parts, self._unknown.estimated
+        calls, parts, estimated = self.unknown.calls, self.unknown.parts, self.unknown.estimated
         errors = np.empty((len(evaluated), 1 + len(estimated)))
         inputs: list[list] = [[] for _ in estimated]
         for row, x, e, rows_of_parts in zip(errors, positions, evaluated, predicted, strict=True):
@@ -149,7 +182,8 @@ class GivenOutputs:
 
         For each part (b,), the outputs in units of their reach, on the scale on which they are learned; zero where
         they are below, and of parts without penalty. By second differences in a direction of random signs, which are
-        exact for a likelihood of independent data: two evaluations of the log density for each row and place.
+        exact for a likelihood of independent data: two evaluations of the log density for each row and place. Of terms
+        of the log density it is the variance that is lost, in place of that times a curvature.
 
         Parameters
         ----------
@@ -160,15 +194,15 @@ class GivenOutputs:
             As of ``Record.fits``.
         rng : numpy.random.Generator
         """
-        sums = [np.zeros(len(part.functions)) for part in self._unknown.parts]
+        sums = [np.zeros(len(part.functions)) for part in self.unknown.parts]
         for position, of_place in zip(positions, inputs, strict=True):
             rows_of_parts = self._by_fits(of_place, fits)
             middle = self.log_density(rows_of_parts, position)
-            for number, (part, (of_part, *_)) in enumerate(zip(self._unknown.parts, fits, strict=True)):
-                if not self._unknown.has_penalty(part):
+            for number, (part, (of_part, *_)) in enumerate(zip(self.unknown.parts, fits, strict=True)):
+                if not self.unknown.has_penalty(part):
                     continue
-                if self._unknown.is_estimate(part):  # a term of the log density: not its curvature counts
-                    sums[number] += (of_part[0].directions ** 2).sum()
+                if part.is_term:
+                    sums[number] += np.array([(of_part[f].directions ** 2).sum() for f in part.functions])
                     continue
                 for b, (function, row) in enumerate(zip(part.functions, rows_of_parts[number], strict=True)):
                     signs = rng.choice([-_STEP, _STEP], row.size)
@@ -195,14 +229,14 @@ class GivenOutputs:
         rng : numpy.random.Generator
         """
         of_parts = []
-        for part, rows, (of_part, *_) in zip(self._unknown.parts, inputs, fits, strict=True):
+        for part, rows, (of_part, *_) in zip(self.unknown.parts, inputs, fits, strict=True):
             masks = [part.functions == function for function in range(len(of_part))]
             of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(masks, of_part, strict=True)])
         found = np.empty(number)
         for i in range(number):
             rows_of_parts = []
-            for part, functions in zip(self._unknown.parts, of_parts, strict=True):
-                outputs = np.empty((len(part.functions), self._unknown.sizes(part)[1]))
+            for part, functions in zip(self.unknown.parts, of_parts, strict=True):
+                outputs = np.empty((len(part.functions), self.unknown.sizes(part)[1]))
                 for mine, random in functions:
                     outputs[mine] = random(rng)
                 rows_of_parts.append(outputs)

@@ -108,10 +108,13 @@ class Part(NamedTuple):
         Numbers of the calls.
     functions : ndarray (b,)
         For each row the number of its function, from zero on.
+    is_term : bool
+        Whether each row has one output, a summand of the log density: a log likelihood.
     """
 
     calls: list[int]
     functions: np.ndarray
+    is_term: bool = False
 
     @property
     def num_functions(self) -> int:

@@ -1,7 +1,8 @@
 """The log density that is lost, on average, by what is not known of a learned part.
 
 Where outputs h have errors of variance v, a log likelihood with curvature -c is on average v c / 2 lower than at their
-mean. Without this loss an emulated model has modes where nothing was evaluated.
+mean. Where h is the log likelihood itself, v / 2 less than its mean is the logarithm of the harmonic mean of what the
+likelihood may be. Without this loss an emulated model has modes where nothing was evaluated.
 """
 
 from collections.abc import Sequence
@@ -45,7 +46,8 @@ class Penalty:
     ) -> None:
         """Put in the bounds and inverse length scales (k,) of each function, and curvatures (b,) of the log density.
 
-        These are minus its second derivatives by the outputs of each row, in units of their reach, summed.
+        These are minus its second derivatives by the outputs of each row, in units of their reach, summed; or the
+        squared amplitude of a log likelihood.
         """
         most = max(len(b.points) for b in bounds)
         values: dict[str, list] = {field: [] for field in self._shared}

@@ -34,8 +34,6 @@ class Record:
         self.evaluated: list[Evaluated] = []
         self.is_chosen: list[bool] = []
         """Of each, whether its place was chosen because it cannot be predicted from others."""
-        self.is_log_likelihood = [False] * len(unknown.parts)
-        """Of each part, whether the log density has its outputs as summands."""
         self._rough: list[dict] = []  # of each, outputs (b, q) of the cheap versions of calls
 
     def __len__(self) -> int:
@@ -91,7 +89,7 @@ class Record:
         rng : numpy.random.Generator
         """
         fits = []
-        for part, margin, is_log_likelihood in zip(self.unknown.parts, margins, self.is_log_likelihood, strict=True):
+        for part, margin in zip(self.unknown.parts, margins, strict=True):
             inputs, outputs, is_factor = self.values(part)
             has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
             # Of several rows without any value nobody knows which one failed.
@@ -110,7 +108,7 @@ class Record:
                 if good.sum() < x.shape[2] + 2:
                     return None
                 near = self._near()[every][good[:, 0]] if part.is_row else None
-                kind = self.unknown.block(part), near, is_log_likelihood or is_noisy, is_noisy
+                kind = self.unknown.block(part), near, part.is_term, is_noisy
                 of_part.append(fit_outputs(x[good], y[good], rng, *kind))
                 if self.unknown.has_penalty(part):
                     near_rows = x[nearest_rows(good, own_margin, BOUND_ROWS)]

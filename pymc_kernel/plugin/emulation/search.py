@@ -31,7 +31,6 @@ from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import initial_position
-from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
 
@@ -61,27 +60,23 @@ class Search:
         coarse: Mapping = _NONE,
         noise_share: float = 0.0,
     ):
-        self.model, self.unknown, self.tolerance, self.rng = model, unknown, tolerance, rng
+        self.model, self.tolerance, self.rng = model, tolerance, rng
         self.estimated, self.repeats = unknown.estimated, unknown.repeats
         self.learned = [
-            LearnedPart(p, f"part{i}", *unknown.sizes(p), unknown.block(p), unknown.has_penalty(p))
-            for i, p in enumerate(unknown.parts)
+            LearnedPart(p, f"part{i}", *unknown.sizes(p), unknown.block(p)) for i, p in enumerate(unknown.parts)
         ]
         self.coarse = coarse_versions(unknown.calls, coarse)
+        self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
+        self.unknown = unknown = self.given.unknown
+        for part, learned in zip(unknown.parts, self.learned, strict=True):
+            if unknown.has_penalty(part):
+                learned.lose_what_is_not_known()
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
-        left = without_gradient(self.emulated, self.emulated.continuous_value_vars)
-        if left:
-            raise ValueError(
-                f"besides its black boxes, this model has log density terms without gradient ({', '.join(left)}), "
-                "which pk.emulate does not learn: use pk.sample_khmc(). A prior whose logp calls a black box may "
-                "be a pm.Potential of what the box returns."
-            )
         losses = [p.loss for p in self.learned if p.loss is not None]
         self.penalty_share = with_penalties(self.emulated, losses)
         with self.emulated as made:
             inputs = made.replace_rvs_by_values(inputs)
             self.inputs_of_parts = pymc_compile(made.value_vars, inputs, mode=STABLE, on_unused_input="ignore")
-        self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
         self.shapes, self.initial = value_shapes(model), initial_position(model)
         self.record = Record(unknown, self.coarse, self.initial.size)
         self.challengers = Challengers(self.penalty_share, self.initial.size, rng)
@@ -269,8 +264,6 @@ class Search:
 
     def learn(self) -> bool:
         """Learn from all evaluations so far; return whether there are enough of them."""
-        if self.draws is None:
-            self._find_log_likelihoods()
         self.margins, self.held_out_errors = self._margins(), None
         fits = self.record.fits(self.margins, self.rng)
         if fits is None:
@@ -298,16 +291,13 @@ class Search:
                 self._begin_anew(best)
             if self.explorers is not None:
                 self.chains.exchange(self.explorers.chains, self.rng)
-            # What is learned of a log likelihood has no bound, as that of outputs has by the model: chains that are as
-            # long as those of pm.sample may end where it is invented. They must while there are evaluations.
-            is_long = any(self.record.is_log_likelihood) and self.penalty_share is None and not self._is_poor
-            draws, self.rhat = self.chains.draw(is_short=self._is_poor, is_long=is_long)
+            draws, self.rhat = self.chains.draw(is_short=self._is_poor)
             self.draws = draws
             self.held_out_alone = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             self.may_be_left_out = 0.0
             if self.held_out_alone < self._enough:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
-                versions = None if self.estimated else self._versions
+                versions = self._versions if self.unknown.may_go_on else None
                 draws, rhat, self.may_be_left_out = self.challengers.challenge(
                     self.chains, draws, centers, versions, self._enough
                 )
@@ -337,18 +327,6 @@ class Search:
     def _inputs_at(self, position):
         """Return the inputs (b, k) of each part at a position (d,)."""
         return self.inputs_of_parts(*split_position(self.emulated, position, self.shapes))
-
-    def _find_log_likelihoods(self) -> None:
-        """See which parts are themselves terms of the log density, at the best place."""
-        has_density = self._with_density()
-        if not len(has_density):
-            return
-        best = has_density[0]
-        rows_of_parts = [self.record.values(part)[1][best] for part in self.unknown.parts]
-        for number, (part, rows) in enumerate(zip(self.unknown.parts, rows_of_parts, strict=True)):
-            if rows.shape[1] == 1 and not self._is_difference(part):
-                is_term = self.given.is_log_likelihood(rows_of_parts, self.record.positions[best], number)
-                self.record.is_log_likelihood[number] = is_term
 
     def _find_limits(self) -> None:
         """Look for limits of outputs, at the two best places."""
@@ -412,7 +390,7 @@ class Search:
             learned.is_factor.set_value(float(is_factor))
         rows_of_parts, least = [outputs[best] for _, outputs, _ in values], lowest_like(largest, self.initial.size)
         for number, (part, (_, outputs, _)) in enumerate(zip(self.unknown.parts, values, strict=True)):
-            if self.unknown.has_penalty(part) and not self.unknown.is_estimate(part):
+            if not self.unknown.is_estimate(part) and self.unknown.has_penalty(part):
                 margins[number] = self.given.levels(rows_of_parts, position, outputs, number) - least
         return margins
 

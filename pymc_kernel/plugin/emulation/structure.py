@@ -42,12 +42,21 @@ class Unknown(NamedTuple):
     def has_penalty(self, part: Part) -> bool:
         """Return whether what is not known of a part costs log density.
 
-        Of several exact rows each may invent modes, and others show the function where one is not. Of a single exact
-        row nothing else shows that a tail is flat where nothing was evaluated, and the penalty would cut it. Of a
-        single estimate noise hides where a tail ends: without the penalty it goes on. Several estimates have none,
-        since their penalty would take the square of all rows that carry what is learned, at each gradient.
+        Of several exact rows each may invent modes, and others show the function where one is not. A single one that is
+        a log likelihood has no bound, as outputs have by the likelihood of the model, and an estimate of one has noise
+        that hides where a tail ends. Of other single rows nothing else shows that a tail is flat where nothing was
+        evaluated, and the penalty would cut it. Several estimates have none, since their penalty would take the square
+        of all rows that carry what is learned, at each gradient.
         """
-        return part.is_row == self.is_estimate(part)
+        return part.is_term if part.is_row else not self.is_estimate(part)
+
+    @property
+    def may_go_on(self) -> bool:
+        """Whether the posterior may go on where nothing was evaluated, so that this is to be asked.
+
+        Other rows show it, where there are several; of estimates noise would hide it.
+        """
+        return not self.estimated and all(part.is_row for part in self.parts)
 
     @property
     def estimated(self) -> list[int]:
