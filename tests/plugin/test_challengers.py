@@ -9,7 +9,7 @@ import pytest
 from pytensor import wrap_py
 
 from pymc_kernel.plugin.emulation.chains import Chains
-from pymc_kernel.plugin.emulation.challengers import Challengers
+from pymc_kernel.plugin.emulation.challengers import Challengers, LeftOut
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places, searched_at
 
@@ -42,16 +42,15 @@ def test_a_tail_may_go_on_beyond_the_outermost_evaluation(short_search, goes_far
     search.challengers.forget()
     distance = search.challengers.note_possible(search.chains, draws, search._versions, 0.05)
     assert (distance > 0.05) is not goes_far
-    left_out = search.challengers.left_out
+    left_out = search.challengers.left_out.places
     assert (len(left_out) == 0) is goes_far
     assert goes_far or (left_out > 3.0).any()
 
 
 def asked_of(others, learned, possible):
     """Let challengers have asked for places with these log densities, once each."""
-    others.left_out = np.zeros((len(learned), 1))
-    others._learned, others._possible = np.array(learned), np.array(possible)
-    others._times_chosen = np.ones(len(learned), int)
+    places = np.zeros((len(learned), 1))
+    others.left_out = LeftOut(places, np.array(learned), np.array(possible), np.ones(len(learned), int))
 
 
 def test_what_may_be_left_out_counts_as_far_as_it_is_real():
@@ -66,7 +65,7 @@ def test_what_may_be_left_out_counts_as_far_as_it_is_real():
     assert others.real_share == pytest.approx((0.5 + 3.0) / 9.0)
     others.take_in(np.log([0.6, 0.6]))  # a batch that was cut off
     assert others.real_share == pytest.approx((0.5 + 4.0) / 9.0)  # of the latest eight
-    others._times_chosen = np.array([4, 0, 0, 0])
+    others.left_out = others.left_out._replace(times_drawn=np.array([4, 0, 0, 0]))
     others.take_in(np.log([1.1]))
     assert others.real_share == pytest.approx((0.5 + 6.0) / 9.0)
     # Mass of 9 beside one that is learned, of which two thirds are there: six of seven.
@@ -78,9 +77,9 @@ def test_places_are_asked_for_by_the_mass_that_they_may_have():
     others, places = Challengers(None, 1, np.random.default_rng(0)), np.arange(5.0)[:, None]
     weights = np.array([0.0, 0.0, 0.97, 0.03, 0.0])
     others._choose(places, weights, np.arange(5.0), np.arange(5.0) + 1.0)
-    assert others._times_chosen.sum() == 4
-    assert set(others.left_out[:, 0]) <= {2.0, 3.0}
-    np.testing.assert_array_equal(others._learned, others.left_out[:, 0])
+    assert others.left_out.times_drawn.sum() == 4
+    assert set(others.left_out.places[:, 0]) <= {2.0, 3.0}
+    np.testing.assert_array_equal(others.left_out.learned, others.left_out.places[:, 0])
 
 
 def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
@@ -88,7 +87,8 @@ def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
     others, density = search.challengers, search.model.compile_logp(mode="FAST_COMPILE")
     levels = np.array([float(density({"a": x})) for x in (6.0, 8.0)])
     asked_of(others, levels - 2.0, levels + 1.0)
-    others.left_out, others.apart = np.array([[6.0], [8.0]]), np.array([[0.9]])
+    others.left_out = others.left_out._replace(places=np.array([[6.0], [8.0]]))
+    others.apart = np.array([[0.9]])
     others._compared = np.zeros((4, 20, 1)), np.zeros((1, 20, 1))
     search.explorers = SimpleNamespace(set_power=lambda errors: None)
     search.num_own, search.num_explored = 2, 1

@@ -153,11 +153,11 @@ def test_draws_that_the_penalty_leaves_out_are_evaluated():
     near, far = np.linspace(-0.1, 0.1, 60).reshape(20, 3), np.full((20, 3), 2.5)
     others = search.challengers
     assert others.note_left_out(search.chains, near, 0.05) < 0.01
-    assert len(others.left_out) == 0
+    assert len(others.left_out.places) == 0
     distance = others.note_left_out(search.chains, np.concatenate([near, far]), 0.05)
     assert distance == pytest.approx(0.5, abs=0.01)  # the penalty leaves half of them
-    assert (others.left_out == 2.5).all()
-    assert 0 < len(others.left_out) <= 4
+    assert (others.left_out.places == 2.5).all()
+    assert 0 < len(others.left_out.places) <= 4
     assert search.penalty_share.get_value() == 1.0
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import NamedTuple
 
 import numpy as np
 from scipy.special import softmax
@@ -13,6 +14,19 @@ _COMPARED = 200  # draws whose log densities as learned and as they may be are c
 _HALF = 0.5  # of the log likelihood: what half of the data would say
 _EVALUATED = 4  # in a round, of those that what is learned leaves out
 _REMEMBERED = 2 * _EVALUATED  # the places of two rounds, as many as must agree that the distance is small
+
+
+class LeftOut(NamedTuple):
+    """Places that may be in the posterior and that what is learned leaves out."""
+
+    places: np.ndarray
+    """(m, d)."""
+    learned: np.ndarray
+    """(m,), log densities there by what is learned."""
+    possible: np.ndarray
+    """(m,), and as high as they may be."""
+    times_drawn: np.ndarray
+    """(m,), how often each was drawn by the mass that it may have."""
 
 
 class Challengers:
@@ -33,22 +47,22 @@ class Challengers:
     ----------
     apart : ndarray (m, d)
         Where the latest of them end that are apart from the draws.
-    left_out : ndarray (m, d)
-        Places that may be in the posterior and that what is learned leaves out, where these are many.
+    left_out : LeftOut
+        Some of what is left out, where it has much mass.
     """
 
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
         self._penalty_share, self._rng = penalty_share, rng
-        self._none = np.empty((0, num_parameters))
+        self._num_parameters = num_parameters
         self._wide: Chains | None = None
         self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
-        self._learned = self._possible = self._real_shares = np.empty(0)
-        self._times_chosen = np.empty(0, int)
+        self._real_shares = np.empty(0)
         self.forget()
 
     def forget(self) -> None:
         """Have no places to be evaluated."""
-        self.apart = self.left_out = self._none
+        self.apart = np.empty((0, self._num_parameters))
+        self.left_out = LeftOut(self.apart, np.empty(0), np.empty(0), np.empty(0, int))
 
     def challenge(
         self,
@@ -160,8 +174,8 @@ class Challengers:
     def _choose(self, draws, weights, learned, possible):
         """Note some of draws (n, d), by their weights, and their log densities as learned and as they may be."""
         drawn = self._rng.choice(len(draws), _EVALUATED, p=weights / weights.sum())
-        chosen, self._times_chosen = np.unique(drawn, return_counts=True)
-        self.left_out, self._learned, self._possible = draws[chosen], learned[chosen], possible[chosen]
+        chosen, times = np.unique(drawn, return_counts=True)
+        self.left_out = LeftOut(draws[chosen], learned[chosen], possible[chosen], times)
 
     def take_in(self, found: np.ndarray) -> None:
         """Learn how much of what may be left out is real, from true log densities (m,) at the first places left out.
@@ -169,7 +183,7 @@ class Challengers:
         The places are drawn by the mass that they may have beyond what is learned, so that the mean share of it that
         they do have is that of all the mass.
         """
-        learned, possible, times = (a[: len(found)] for a in (self._learned, self._possible, self._times_chosen))
+        _, learned, possible, times = (a[: len(found)] for a in self.left_out)
         asked = possible > learned
         found, learned = found[asked] - possible[asked], (learned - possible)[asked]
         found = np.where(np.isfinite(found), np.minimum(found, 0.0), -np.inf)

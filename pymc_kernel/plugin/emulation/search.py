@@ -124,7 +124,7 @@ class Search:
                 if self.fits is not None:  # else the batch is of the prior
                     explored = self._explored(prior)
                     self.num_explored = len(explored)
-                    apart, left_out = self.challengers.apart, self.challengers.left_out
+                    apart, left_out = self.challengers.apart, self.challengers.left_out.places
                     batch = np.concatenate([batch, explored, apart, left_out, self._most_uncertain()])
                 batch = batch[:left]
 
@@ -420,7 +420,7 @@ class Search:
         """Learn from the latest evaluations how much of what may be left out is real."""
         if self.estimated:  # noise hides whether a single place has mass
             return
-        apart, left_out = len(self.challengers.apart), len(self.challengers.left_out)
+        apart, left_out = len(self.challengers.apart), len(self.challengers.left_out.places)
         self.challengers.take_in(self._found(num_places, apart, left_out))
 
     def _found(self, num_places, skipped, count):
