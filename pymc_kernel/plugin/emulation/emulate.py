@@ -14,12 +14,12 @@ from pytensor.graph.op import Op
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
+from pymc_kernel.plugin.emulation.evaluations import Evaluations
 from pymc_kernel.plugin.emulation.hoisted import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
 from pymc_kernel.plugin.model.estimated import estimated_terms
-from pymc_kernel.plugin.model.evaluations import Evaluations
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
 from pymc_kernel.plugin.model.groups import observed_values
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws, first_places, initial_position
