@@ -251,7 +251,7 @@ def test_chains_in_a_mode_that_is_invented_are_said(above, count):
     assert said.startswith("1 of 4 chains are where") if count else said == ""
 
 
-def test_errors_come_before_long_work():
+def test_errors_come_before_long_work(short_blocks):
     with model_of():
         for wrong, words in (
             ({"evaluations": 5}, "too few to learn from"),
