@@ -202,7 +202,8 @@ def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
     rng = np.random.default_rng(5)
     with pm.Model() as model:
         likelihood(pm.Normal("x", 0.0, 2.0, shape=2))
-    search, _ = search_of(model, 0.05, rng)
+    search, is_whole = search_of(model, 0.05, rng)
+    assert not is_whole
     add_places(search, rng.normal(0.0, 2.0, (30, 2)))
     assert search.learn()
     fit, places = search.fits[0][0][0], rng.normal(0.0, 4.0, (5, 2))
@@ -215,6 +216,7 @@ def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
     rows = places.reshape(-1, known.shape[2])
     variances = (fit.directions**2).sum() * value_at(bound, fit, rows).reshape(5, -1).sum(axis=1)
     np.testing.assert_allclose(levels[0.0] - levels[1.0], 0.5 * variances, rtol=1e-6, atol=1e-9)
+    assert variances.max() > 2.0 * variances.min() > 0.0
     assert variances.max() > 1e-3
 
 

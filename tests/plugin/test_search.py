@@ -120,6 +120,10 @@ def _laplace_errors(x):  # whose log density has slope one above the datum, and 
     pm.Laplace("y", LOG_DENSITY(x), 1.0, observed=100.0)
 
 
+def _far_laplace_errors(x):
+    pm.Laplace("y", LOG_DENSITY(x), 1.0, observed=5000.0)
+
+
 @pytest.mark.parametrize(
     ("likelihood", "expected"),
     [
@@ -129,6 +133,7 @@ def _laplace_errors(x):  # whose log density has slope one above the datum, and 
         (_half_of_it, False),
         (_normal_errors, False),
         (_laplace_errors, False),
+        (_far_laplace_errors, False),
     ],
 )
 def test_a_term_of_the_log_density_is_learned_as_a_log_likelihood(likelihood, expected, rng):

@@ -8,7 +8,7 @@ import pytensor.tensor as pt
 from pytensor.gradient import NullTypeGradError
 from pytensor.tensor.blockwise import Blockwise
 
-from pymc_kernel.plugin.emulation.parts import Rows
+from pymc_kernel.plugin.emulation.parts import Part, Rows
 from pymc_kernel.plugin.model.interpreter import STABLE
 
 
@@ -74,6 +74,11 @@ class Coarse:
         """Return the outputs of the call, tensors, by what is learned of them at all inputs of its node."""
         pairs = zip(self._outputs(inputs), learned, strict=True)
         return [pt.switch(is_factor > 0.5, rough * more, rough + more) for rough, more in pairs]
+
+
+def is_difference(part: Part, coarse: Mapping[int, Coarse]) -> bool:
+    """Return whether how far cheap versions are off is learned: that has no limits, and is no log likelihood."""
+    return not coarse.keys().isdisjoint(part.calls)
 
 
 def coarse_versions(calls: Sequence[Rows], functions: Mapping) -> dict[int, Coarse]:

@@ -8,7 +8,7 @@ import pytensor
 from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.plugin.emulation.coarse import Coarse
+from pymc_kernel.plugin.emulation.coarse import Coarse, is_difference
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.structure import Unknown
@@ -18,7 +18,7 @@ from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
-_LEVELS = -1e3, 1.0, 1e3  # of outputs, at which the log density has a slope of one if they are its terms (nats)
+_LARGEST = np.finfo(float).max  # no data are beyond it
 _STEP = 1e-3  # of the reach of outputs, in differences: their error is far above rounding, and far below a third
 
 
@@ -71,29 +71,32 @@ class GivenOutputs:
                 "be a pm.Potential of what the box returns."
             )
         with self._model as made:
-            self._density = pymc_compile(made.value_vars, made.logp(), mode=STABLE, on_unused_input="ignore")
-        terms = [self._is_term(unknown, number, coarse) for number in range(len(unknown.parts))]
-        parts = [part._replace(is_term=is_term) for part, is_term in zip(unknown.parts, terms, strict=True)]
-        self.unknown = unknown._replace(parts=parts)
+            log_density = made.logp()
+            self._density = pymc_compile(made.value_vars, log_density, mode=STABLE, on_unused_input="ignore")
+        self.unknown = unknown._replace(parts=self._with_terms(unknown.parts, log_density, coarse))
 
-    def _is_term(self, unknown, number, coarse):
-        """Return whether the log density has the one output of each row of a part as a summand: its slope is one.
+    def _with_terms(self, parts, log_density, coarse):
+        """Return the parts, with whether the log density has the one output of each row as a summand.
 
-        How far a cheap version is off is no log likelihood.
+        Then its slope is one, however large the output is. How far a cheap version is off is no log likelihood.
         """
-        part, rows = unknown.parts[number], self._rows[number]
-        if rows.type.shape[1] != 1 or not coarse.keys().isdisjoint(part.calls):
-            return False
-        with self._model as made:
-            slope = pytensor.grad(made.logp(), rows)
-            slopes_at = pymc_compile(made.value_vars, slope, mode=STABLE, on_unused_input="ignore")
+        rows_of = {
+            number: rows
+            for number, (part, rows) in enumerate(zip(parts, self._rows, strict=True))
+            if rows.type.shape[1] == 1 and not is_difference(part, coarse)
+        }
+        if not rows_of:
+            return parts
+        slopes = pytensor.grad(log_density, list(rows_of.values()))
+        slopes_at = pymc_compile(self._model.value_vars, slopes, mode=STABLE, on_unused_input="ignore")
         place = split_position(self._model, initial_position(self._model), self._shapes)
-        ones = np.ones(rows.type.shape)
-        for level in _LEVELS:
-            rows.set_value(level * ones)
-            if not np.array_equal(slopes_at(*place), ones):
-                return False
-        return True
+        are_terms = np.full(len(rows_of), True)
+        for level in (-_LARGEST, 1.0, _LARGEST):
+            for rows in rows_of.values():
+                rows.set_value(np.full(rows.type.shape, level))
+            are_terms &= [bool((slope == 1.0).all()) for slope in slopes_at(*place)]
+        terms = dict(zip(rows_of, are_terms.tolist(), strict=True))
+        return [part._replace(is_term=terms.get(number, False)) for number, part in enumerate(parts)]
 
     def log_density(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray) -> float:
         """Return the log density at a position (d,) with these outputs (b, q) of the parts."""

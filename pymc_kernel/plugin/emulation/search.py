@@ -13,7 +13,7 @@ from pymc.pytensorf import compile as pymc_compile
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import PRIOR_DRAWS, Chains, Explorers, flat_draws, variances_of
 from pymc_kernel.plugin.emulation.challengers import Challengers
-from pymc_kernel.plugin.emulation.coarse import coarse_versions
+from pymc_kernel.plugin.emulation.coarse import coarse_versions, is_difference
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.emulation import (
     Emulation,
@@ -337,7 +337,7 @@ class Search:
         values = [self.record.values(part)[1] for part in self.unknown.parts]
         ask = partial(self.given.has_density, [[v[i] for v in values] for i in best], self.record.positions[best])
         for number, (part, learned, outputs) in enumerate(zip(self.unknown.parts, self.learned, values, strict=True)):
-            if not self._is_difference(part):
+            if not is_difference(part, self.coarse):
                 learned.limits.set_value(limits_of(partial(ask, number), outputs[best], outputs[has_density]))
 
     def _with_density(self):
@@ -345,10 +345,6 @@ class Search:
         log_densities = self.record.log_densities
         has_density = np.flatnonzero(np.isfinite(log_densities))
         return has_density[np.argsort(-log_densities[has_density])]
-
-    def _is_difference(self, part):
-        """Return whether how far cheap versions are off is learned: that has no limits, and is no log likelihood."""
-        return not self.coarse.keys().isdisjoint(part.calls)
 
     def _best_places(self) -> np.ndarray:
         """Return the best known places (chains, d) where the emulated model has a density; none, or some repeated."""
@@ -390,7 +386,7 @@ class Search:
             learned.is_factor.set_value(float(is_factor))
         rows_of_parts, least = [outputs[best] for _, outputs, _ in values], lowest_like(largest, self.initial.size)
         for number, (part, (_, outputs, _)) in enumerate(zip(self.unknown.parts, values, strict=True)):
-            if not self.unknown.is_estimate(part) and self.unknown.has_penalty(part):
+            if self.unknown.has_penalty(part) and not self.unknown.is_estimate(part):
                 margins[number] = self.given.levels(rows_of_parts, position, outputs, number) - least
         return margins
 
