@@ -46,6 +46,7 @@ def value_in_new_process(folder, **settings):
     return numbers_in_new_process(folder, SUM, **settings)[0]
 
 
+@pytest.mark.slow
 def test_without_machine_code_the_numbers_are_the_same():
     """Numba's own switch, for whoever looks for an error."""
     plain = numbers_in_new_process(PACKAGE.parent, MANY, NUMBA_DISABLE_JIT="1")
@@ -81,6 +82,7 @@ def test_changed_callee_of_another_file_is_compiled_anew(copy):
     assert all(changed[name] > first[name] for name in first)
 
 
+@pytest.mark.slow
 def test_nowhere_to_keep_it(copy):
     """A locator that is for notebooks alone stands for folders that cannot be written to."""
     value = value_in_new_process(copy, NUMBA_CACHE_LOCATOR_CLASSES="IPythonCacheLocator")
@@ -88,6 +90,7 @@ def test_nowhere_to_keep_it(copy):
     assert not machine_code(copy)
 
 
+@pytest.mark.slow
 def test_machine_code_for_a_type_that_is_gone_is_made_anew(copy):
     """As after an update that has renamed a class."""
     source = """

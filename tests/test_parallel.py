@@ -114,6 +114,7 @@ def test_a_forked_child_starts_outside():
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
+@pytest.mark.slow
 def test_the_same_bits_for_any_number_of_blas_threads():
     runs = []
     for count in ("1", "2"):

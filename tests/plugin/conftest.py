@@ -8,48 +8,48 @@ import pytest
 from pymc_kernel.plugin.emulation import chains, challengers
 from pymc_kernel.plugin.samplers import surrogate
 
-
-@pytest.fixture(autouse=True)
-def mode_of_models(request):
-    """Models are compiled to calls of NumPy: far sooner than to machine code, for few evaluations.
-
-    Tests of many evaluations, and of what machine code does, are marked ``machine_code``; the long tests are compiled
-    as users' models are throughout.
-    """
-    if request.config.getoption("--runslow") or request.node.get_closest_marker("machine_code"):
-        yield
-    else:
-        with pytensor.config.change_flags(mode="FAST_COMPILE"):
-            yield
+#: Of chains on emulated models: blocks of 20 draws, not 50, and at most five; of those of ``sample_surrogate``, which
+#: begin at draws of what they sample, 200 tuning draws; and draws whose log densities are compared.
+SHORT = {(chains, "_BLOCK"): 20, (chains, "_MOST_BLOCKS"): 5, (surrogate, "_TUNE"): 200, (challengers, "_COMPARED"): 40}
+FULL = {setting: getattr(*setting) for setting in SHORT}
+MODE = pytensor.config.mode
 
 
 @contextmanager
-def _short_blocks(request):
-    if request.config.getoption("--runslow"):
-        yield
-        return
-    with pytest.MonkeyPatch.context() as patch, pytensor.config.change_flags(mode="FAST_COMPILE"):
-        patch.setattr(chains, "_BLOCK", 20)
-        patch.setattr(chains, "_MOST_BLOCKS", 5)
-        patch.setattr(challengers, "_COMPARED", 60)
+def _running_with(settings, mode):
+    with pytest.MonkeyPatch.context() as patch, pytensor.config.change_flags(mode=mode):
+        for (module, name), value in settings.items():
+            patch.setattr(module, name, value)
         yield
 
 
-@pytest.fixture
-def short_blocks(request):
-    """Chains on emulated models have blocks of 20 draws, not 50, and at most five; models are compiled to NumPy calls.
+@pytest.fixture(scope="module", autouse=True)
+def short_runs(request):
+    """Models are compiled to calls of NumPy, and chains on emulated models are short.
 
     Machine code of the gradient of such a model takes ten to thirty seconds where none is kept from before, and more
-    than all else in a test of what is learned. The long tests have blocks and machine code as users have them.
+    than all else in a test of what is learned. The long tests have chains and machine code as users have them.
     """
-    with _short_blocks(request):
+    if request.config.getoption("--runslow"):
         yield
+    else:
+        with _running_with(SHORT, "FAST_COMPILE"):
+            yield
 
 
 @pytest.fixture(scope="module")
-def short_blocks_throughout(request):
-    """Like ``short_blocks``, for all tests of a file and for what they share."""
-    with _short_blocks(request):
+def as_users_run():
+    """Returns a context in which runs are those of users."""
+    return lambda: _running_with(FULL, MODE)
+
+
+@pytest.fixture(autouse=True)
+def machine_code_where_marked(request, as_users_run):
+    """Tests of many evaluations, and of what machine code does, are marked ``machine_code``."""
+    if request.node.get_closest_marker("machine_code"):
+        with as_users_run():
+            yield
+    else:
         yield
 
 
@@ -63,11 +63,3 @@ def give_draws(monkeypatch):
         monkeypatch.setattr(chains.Chains, "draw", lambda *_, **__: (next(given), 1.0))
 
     return give
-
-
-@pytest.fixture(scope="module")
-def short_tuning():
-    """Chains of ``sample_surrogate`` begin at draws of what they sample: two hundred tuning draws do for tests."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(surrogate, "_TUNE", 200)
-        yield

@@ -26,7 +26,7 @@ def saturated(scale=lambda outputs: outputs):
 
 
 @pytest.fixture
-def short_search(short_blocks):
+def short_search():
     """A search of this model that has learned from some places."""
 
     def at_places(places, model=None):

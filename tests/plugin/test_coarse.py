@@ -7,8 +7,6 @@ from pytensor.graph.replace import vectorize_graph
 
 import pymc_kernel as pk
 
-pytestmark = pytest.mark.usefixtures("short_blocks_throughout")
-
 TIMES = np.array([0.5, 1.0, 2.0, 4.0])
 OBSERVED = np.array([0.7, 0.45, 0.3, 0.0])
 
@@ -49,7 +47,7 @@ def check_that_little_is_left(true, emulated):
 
 
 @pytest.fixture(scope="module")
-def made(short_blocks_throughout):
+def made():
     """The model and what was learned of it: positive outputs, so that it is a factor."""
     true = curve(decay)
     return true, pk.emulate(true, 40, coarse={decay: coarse_decay}, random_seed=4, progressbar=False)

@@ -21,8 +21,6 @@ from pymc_kernel.plugin.warn import report
 from tests.plugin.models import noisy_model, square_without_gradient
 from tests.reference.differences import central_differences
 
-pytestmark = pytest.mark.usefixtures("quick_models")
-
 
 def exact_draws(model, num_draws=600, seed=1):
     """The prior as two chains of a posterior."""

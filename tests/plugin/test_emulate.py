@@ -175,7 +175,6 @@ def test_black_boxes_in_potentials_and_behind_each_other():
     assert pk.emulate(model, 60, random_seed=1, progressbar=False).emulation.distance < 0.05
 
 
-@pytest.mark.usefixtures("short_blocks")
 def test_a_potential_may_be_the_output_of_a_black_box(give_draws):
     give_draws([1.87], [0.2])
     with pm.Model() as model:
@@ -197,7 +196,8 @@ def density_of(model):
     return compile_log_density(model, model.value_vars, point, "test", settings)
 
 
-def check_an_emulated_hierarchy():
+@pytest.mark.slow
+def test_an_emulated_hierarchy():
     true, learned = drug("loop"), pk.emulate(drug("loop"), 60, random_seed=3, progressbar=False)
     assert learned.emulation.distance < 0.05
     assert [v.name for v in learned.value_vars] == [v.name for v in true.value_vars]
@@ -211,20 +211,10 @@ def check_an_emulated_hierarchy():
     np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.slow
-def test_an_emulated_hierarchy():
-    check_an_emulated_hierarchy()
-
-
-def test_an_emulated_hierarchy_whose_draws_are_given(give_draws):
-    """Its posterior is about there."""
-    give_draws([0.5, -1.3, -0.1, 0.3, 0.6, -1.0, -1.2, -0.3], 0.2)
-    check_an_emulated_hierarchy()
-
-
 @pytest.fixture(scope="module")
-def emulated():
-    return pk.emulate(curve_model(), 40, random_seed=1, progressbar=False)
+def emulated(as_users_run):
+    with as_users_run():
+        return pk.emulate(curve_model(), 40, random_seed=1, progressbar=False)
 
 
 @machine_code
@@ -253,6 +243,7 @@ def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods
     assert density_of(emulated)(begins) >= emulated.emulation.log_density.max() - 0.1  # at the best place
 
 
+@pytest.mark.slow
 def test_probabilities_that_a_black_box_returns_are_learned(give_draws):
     """PyMC's density is zero where they do not sum to one."""
     give_draws([0.2], 0.6)  # about those of the posterior
@@ -291,7 +282,6 @@ def test_outputs_that_may_have_one_sum_are_those_of_a_row(in_and_out, function, 
     assert unknown.block(unknown.parts[0]) == block
 
 
-@pytest.mark.usefixtures("short_blocks")
 def test_a_matrix_of_probabilities_has_a_density():
     """States of a chain at three times, one row each: what was learned sums to one in each row, at any input."""
     times = np.array([0.5, 1.0, 4.0])
@@ -406,6 +396,7 @@ def test_samplers_learn_the_part_that_is_unknown(sampler):
         assert ("evaluations" in stats) == (sampler == "exact")
 
 
+@pytest.mark.slow
 def test_chains_learn_the_part_that_is_unknown(give_draws):
     give_draws([-0.3, 0.0], [0.2, 1.0])
     mean, sd = curve_moments()
@@ -449,6 +440,7 @@ def test_workers_and_stores_change_nothing(tmp_path):
         )
 
 
+@pytest.mark.slow
 @machine_code
 def test_evaluations_that_fail_are_left_out_and_counted():
     def raising(rate):
@@ -467,7 +459,6 @@ def test_evaluations_that_fail_are_left_out_and_counted():
     assert float(idata["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
 
 
-@pytest.mark.usefixtures("short_blocks")
 def test_a_step_in_a_function_is_not_learned_in_silence():
     """Fresh draws fall beside the step more often than not; cross-validation sees it from both sides."""
     box = wrap_py([pt.dscalar], [pt.dvector])(lambda x: np.array([2.0 if x > 1.0 else 0.5, x]))

@@ -17,7 +17,6 @@ from pymc_kernel.plugin.emulation.record import with_zeros
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
 
 pytestmark = [
-    pytest.mark.usefixtures("short_blocks_throughout"),
     pytest.mark.filterwarnings("ignore:Numba will use object mode"),
 ]
 
@@ -59,12 +58,13 @@ def emulated_of(model, **settings):
 
 
 @pytest.fixture(scope="module")
-def made(short_blocks_throughout):
+def made():
     """The model and what was learned of it."""
     model = groups()
     return model, emulated_of(model)
 
 
+@pytest.mark.slow
 def test_coordinates_move_by_group(made):
     model, emulated = made
     with model:
@@ -97,11 +97,13 @@ def test_spread_is_exact_under_noise(made):
     assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1  # of the group that was estimated most
 
 
+@pytest.mark.slow
 def test_same_draws_for_any_cores(made):
     one, two = (sampled(made, draws=20, tune=20, cores=c) for c in (1, 2))
     np.testing.assert_array_equal(one.posterior["effect"].values, two.posterior["effect"].values)
 
 
+@pytest.mark.slow
 def test_emulation_follows_the_seed(made):
     a, b = made[1].emulation, emulated_of(groups(), evaluations=30).emulation  # two rounds by what was learned
     assert len(b.rounds) == 2
@@ -110,20 +112,23 @@ def test_emulation_follows_the_seed(made):
 
 
 def test_noise_follows_the_seed():
-    """Of evaluations that are too few to learn from."""
+    """Of estimates of which too few succeed to learn from."""
 
     def estimates(seed):
         found = []
 
         def noted(rng, effect, observed):
+            if len(found) == 12:
+                raise RuntimeError
             found.append(estimate(rng, effect, observed))
             return found[-1]
 
         with pytest.raises(ValueError, match="too few"):
-            emulated_of(groups(noted), evaluations=2, random_seed=seed)
+            emulated_of(groups(noted), evaluations=20, random_seed=seed)
         return found
 
     a, b, c = map(estimates, (1, 1, 2))
+    assert len(a) == 12
     assert a == b
     assert set(a).isdisjoint(c)
 
@@ -305,6 +310,7 @@ def test_a_group_that_is_stuck_is_said(longest, sd, said):
     assert (texts == []) if said is None else (said in texts[0] and "less noisy" in texts[0])
 
 
+@pytest.mark.slow
 def test_a_block_that_does_not_move_is_counted(made, monkeypatch):
     def never(step, number, x, proposal, is_walk):
         return 0.0, step.estimates, np.ones(3, bool)

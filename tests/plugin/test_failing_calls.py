@@ -78,7 +78,6 @@ def test_simulations(tmp_path):
 
 
 @pytest.mark.slow  # test_evaluations.py and test_emulate.py have a part each
-@pytest.mark.usefixtures("short_blocks", "short_tuning")
 def test_evaluations(tmp_path):
     settings = {"draws": 20, "chains": 1, "evaluations": 60, "tolerance": 0.0}
     found, alone, said = run(pk.sample_surrogate, tmp_path, likelihood_model, **settings)
@@ -91,6 +90,7 @@ def test_evaluations(tmp_path):
     assert re.search(r"of 60 evaluations .* failed.*the solver gave up.*A worker process died", said)
 
 
+@pytest.mark.slow
 def test_rounds_of_simulations(tmp_path):
     settings = {"draws": 50, "chains": 1, "num_simulations": 200, "rounds": 2}
     found, alone, said = run(pk.sample_likelihood_free, tmp_path, simulated_model, **settings)

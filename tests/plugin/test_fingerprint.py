@@ -78,6 +78,7 @@ def test_the_same_model_made_again_has_the_same():
     assert fingerprint(solver) == before, "what a call leaves behind does not count"
 
 
+@pytest.mark.slow
 def test_it_is_the_same_in_another_process():
     code = (
         "from tests.plugin.test_fingerprint import *; "

@@ -123,6 +123,7 @@ def largest_z(rows):
     return np.abs(statistics.mean(axis=0) / statistics.std(axis=0)).max() * np.sqrt(len(rows))
 
 
+@pytest.mark.slow
 def test_frozen_steps_leave_parameters_and_random_numbers_invariant(frozen):
     before, after = after_frozen_steps(frozen, 400, 4)
     assert largest_z(before) < 4.0

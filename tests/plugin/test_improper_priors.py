@@ -9,7 +9,6 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.model import priors
 from pymc_kernel.plugin.model.priors import ModelPrior
 
-pytestmark = pytest.mark.usefixtures("quick_models")
 QUICK = {"random_seed": 1, "progressbar": False}
 
 

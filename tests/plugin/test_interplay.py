@@ -10,7 +10,6 @@ from pymc.sampling.mcmc import assign_step_methods
 import pymc_kernel as pk
 
 pytestmark = [
-    pytest.mark.usefixtures("quick_models"),
     pytest.mark.filterwarnings("ignore:The effect of Potentials"),
     # Runs here are as short as can be; what they say of themselves is not the matter.
     pytest.mark.filterwarnings("ignore:.*should not be trusted"),

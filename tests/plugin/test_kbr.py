@@ -47,6 +47,7 @@ def test_same_seed_same_draws_and_simulations_can_be_kept():
     xr.testing.assert_equal(first["posterior"].to_dataset(), again["posterior"].to_dataset())
 
 
+@pytest.mark.slow
 def test_constrained_parameters_several_observed_and_a_simulator(tmp_path):
     def simulate(rng, rate, size):
         return rng.poisson(rate, size=size).astype(float)
@@ -160,6 +161,7 @@ def test_counts_have_their_exact_posterior():
     assert np.quantile(draws, [0.05, 0.95]) == pytest.approx(exact.ppf([0.05, 0.95]), abs=0.35 * exact.std())
 
 
+@pytest.mark.slow
 def test_rounded_data_and_parameters_on_a_tiny_scale():
     """Neighbors of which all but a few are tied; a spread of 1e-6 whose square is at the floor of covariances."""
     with pm.Model():
@@ -192,6 +194,7 @@ def test_information_that_is_lost_is_said():
     assert spread * float(opinion["second_opinion_spread"][0]) == pytest.approx(0.308, rel=0.25)
 
 
+@pytest.mark.slow
 def test_draws_beside_a_thin_posterior_are_said():
     """A ring, seen by its radius: mean and spread of each parameter are right, and the draws fill its inside."""
     with pm.Model():

@@ -65,6 +65,7 @@ def test_likelihood_groups_and_statistics(conjugate):
     assert set(idata.children) >= {"posterior", "observed_data", "sample_stats"}
 
 
+@pytest.mark.slow
 def test_a_bound_counts_and_a_second_variable():
     """A share of a binomial count and of a normal observation: bounded, whole numbers, two observed variables."""
     with pm.Model() as model:
@@ -99,6 +100,7 @@ def test_constants_that_pytensor_locks_do_not_stop_draws_of_the_prior():
     assert (idata["posterior"]["spread"] > 0.0).all()
 
 
+@pytest.mark.slow
 def test_a_run_that_was_killed_goes_on_and_an_executor_changes_nothing(tmp_path):
     log = tmp_path / "calls"  # a file: the simulator is copied on its way
 

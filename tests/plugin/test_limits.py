@@ -81,7 +81,7 @@ def logistic_model():
     return model
 
 
-def test_learned_probabilities_have_a_density_everywhere(short_blocks):
+def test_learned_probabilities_have_a_density_everywhere():
     search = learned_at(logistic_model(), np.linspace(-4.0, 4.0, 7)[:, None])
     places = np.linspace(-6.0, 6.0, 50)[:, None]
     assert np.isfinite([search.chains.log_density(x) for x in places]).all()
@@ -91,7 +91,7 @@ def test_learned_probabilities_have_a_density_everywhere(short_blocks):
     assert not np.isfinite([search.chains.log_density(x) for x in places]).all(), "else this shows nothing"
 
 
-def test_chains_begin_where_the_emulated_model_has_a_density(short_blocks, monkeypatch):
+def test_chains_begin_where_the_emulated_model_has_a_density(monkeypatch):
     monkeypatch.setattr(Search, "_find_limits", lambda self: None)
     search = learned_at(logistic_model(), np.linspace(-4.0, 4.0, 7)[:, None])
     has_density = np.isfinite([search.chains.log_density(x) for x in search.record.best_places(7)])

@@ -6,8 +6,6 @@ import pytest
 import pymc_kernel as pk
 from pymc_kernel.plugin.reports import model_draws
 
-pytestmark = pytest.mark.usefixtures("quick_models")
-
 
 @pytest.mark.parametrize(
     ("stored", "known", "is_other"),

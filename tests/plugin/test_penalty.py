@@ -87,7 +87,6 @@ def test_curvatures_are_those_of_a_normal_likelihood():
     np.testing.assert_allclose(curvatures, expected, rtol=2e-2)
 
 
-@pytest.mark.usefixtures("short_blocks")
 def test_no_draw_is_where_nothing_was_evaluated():
     """A trend that goes on would meet the data once more."""
     search, _, prior = searched(model_of(function=bump))
@@ -104,7 +103,7 @@ def density_of(model):
     return lambda x: float(function({"rate_log__": x}))
 
 
-@pytest.mark.usefixtures("short_blocks")
+@pytest.mark.slow
 def test_forward_samplers_do_not_warn_of_the_penalty():
     search, positions, prior = searched(model_of())
     search.propose(prior, 4)
@@ -220,19 +219,18 @@ def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
     assert variances.max() > 1e-3
 
 
-@pytest.mark.usefixtures("short_blocks")
-@pytest.mark.parametrize(("left_out", "expected"), [(0.3, 0.3), (0.01, 0.4)])
-def test_whether_it_goes_on_is_asked_where_the_penalty_leaves_nothing_out(left_out, expected, monkeypatch):
+def test_whether_it_goes_on_is_asked_where_the_penalty_leaves_nothing_out(give_draws, monkeypatch):
+    give_draws([0.0, 0.0], 1.0)
     with pm.Model() as model:
         _exact(pm.Normal("x", 0.0, 2.0, shape=2))
     search = searched_at(model, np.random.default_rng(5).normal(0.0, 2.0, (30, 2)))
-    others, draws = search.challengers, search.chains.draw(is_short=True)[0]
-    monkeypatch.setattr(others, "note_left_out", lambda *_: left_out)
+    others, draws = search.challengers, search.chains.draw()[0]
     monkeypatch.setattr(others, "note_possible", lambda *_: 0.4)
-    centers, ask = draws[:, -1], search._versions
     assert search.unknown.may_go_on
-    assert others.challenge(search.chains, draws, centers, ask, 0.05)[2] == expected
-    assert others.challenge(search.chains, draws, centers, None, 0.05)[2] == left_out
+    for left_out, expected in ((0.3, 0.3), (0.01, 0.4)):
+        monkeypatch.setattr(others, "note_left_out", lambda *_, it=left_out: it)
+        assert others.challenge(search.chains, draws, draws[:, -1], search._versions, 0.05)[2] == expected
+        assert others.challenge(search.chains, draws, draws[:, -1], None, 0.05)[2] == left_out
 
 
 def test_of_several_rows_or_estimates_it_is_not_asked_whether_it_goes_on():

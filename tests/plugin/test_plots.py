@@ -14,8 +14,6 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.reports.diagnostics import KSDReport
 from pymc_kernel.plugin.reports.panels import WIDTH
 
-pytestmark = pytest.mark.usefixtures("quick_models")
-
 BACKENDS = ("none", "matplotlib", *(pytest.param(name, marks=pytest.mark.slow) for name in ("bokeh", "plotly")))
 
 

@@ -57,6 +57,7 @@ def test_noise_while_tuning_follows_the_seed_and_may_be_reused(monkeypatch):
     assert len(kept) > 5  # that of an accepted proposal is kept from then on
 
 
+@pytest.mark.slow
 def test_posterior_of_constrained_variables():
     step_seen = {}
     with pm.Model(coords={"group": ["a", "b"]}):

@@ -8,8 +8,6 @@ import pymc_kernel as pk
 from pymc_kernel.mcmc.kernel_hmc import MOVES
 from tests.plugin.models import STEPS, exact_model, noisy_model, sample
 
-pytestmark = pytest.mark.usefixtures("quick_models")
-
 
 def failing_simulator(rng, theta, size):
     """Fails for one simulation in five."""

@@ -41,15 +41,9 @@ def test_same_draws_for_one_and_two_cores(name, model):
     assert np.unique(sequential["warmup_sample_stats"]["proposal_scale"].isel(chain=1)).size > 60
 
 
-@pytest.mark.parametrize(
-    ("model", "method"),
-    [
-        pytest.param(exact_model, "forkserver", id="exact-forkserver", marks=pytest.mark.slow),
-        pytest.param(noisy_model, "spawn", id="noisy-spawn", marks=pytest.mark.slow),
-        pytest.param(exact_model, "spawn", id="exact-spawn", marks=pytest.mark.slow),
-        pytest.param(noisy_model, "forkserver", id="noisy-forkserver"),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("model", [exact_model, noisy_model])
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_same_draws_for_every_start_method(method, model):
     assert same_draws(sample(model(), pk.KAMH, cores=1), sample(model(), pk.KAMH, cores=2, mp_ctx=method))
 

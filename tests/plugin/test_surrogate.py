@@ -22,8 +22,6 @@ from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
 from pymc_kernel.plugin.samplers.surrogate import invented
 from pymc_kernel.plugin.warn import findings_in
 
-pytestmark = pytest.mark.usefixtures("short_tuning")
-
 QUICK = {"random_seed": 1, "progressbar": False}
 
 
@@ -83,9 +81,10 @@ def check_posterior(posterior):
 
 
 @pytest.fixture(scope="module")
-def found(short_tuning):
+def found(as_users_run):
     Costly.calls = 0
-    idata = run(500, evaluations=60, tolerance=0.0, model=model_of())
+    with as_users_run():
+        idata = run(500, evaluations=60, tolerance=0.0, model=model_of())
     return idata, Costly.calls
 
 
@@ -114,7 +113,7 @@ def test_every_evaluation_is_there(found):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exact_draws", [False, True])
-def test_without_a_black_box_all_of_the_likelihood_is_learned(exact_draws, short_blocks):
+def test_without_a_black_box_all_of_the_likelihood_is_learned(exact_draws):
     with model_of(costs_little) as model:
         pm.Deterministic("square", model["a"] ** 2)
         idata, emulated = run(500, chains=2, evaluations=200, exact=exact_draws, return_fitted=True)
@@ -190,7 +189,7 @@ def test_deterministics_that_call_a_black_box_cost_no_evaluation():
 
 @pytest.mark.slow  # test_emulate.py has the same of its search
 @pytest.mark.parametrize("op", [None, costs_little])
-def test_any_executor_gives_the_same_bits_and_a_store_goes_on(op, tmp_path, short_blocks):
+def test_any_executor_gives_the_same_bits_and_a_store_goes_on(op, tmp_path):
     pytest.importorskip("zarr")
     settings = {"evaluations": 20, "draws": 20, "chains": 1, "tolerance": 0.0}
     with model_of(op):
@@ -212,7 +211,7 @@ def test_any_executor_gives_the_same_bits_and_a_store_goes_on(op, tmp_path, shor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("exact_draws", [False, True])
-def test_an_estimated_likelihood(exact_draws, short_blocks):
+def test_an_estimated_likelihood(exact_draws):
     def estimate(rng, theta, observed):
         return -0.5 * ((theta - observed) / 0.5) ** 2 + rng.normal(-0.5, 1.0)  # the mean of its exponential is one
 
@@ -230,12 +229,10 @@ def test_an_estimated_likelihood(exact_draws, short_blocks):
         assert 0.75 < z.std() < 1.35
 
 
-def test_what_cannot_be_trusted_is_said(short_blocks):
-    def egg_box(x):
-        return 20.0 * pt.cos(6.0 * x[0]) * pt.cos(6.0 * x[1])
-
+@pytest.mark.slow
+def test_what_cannot_be_trusted_is_said():
     with pytest.warns(UserWarning, match="should not be trusted"):
-        idata = pk.sample_surrogate(50, chains=1, evaluations=24, model=model_of(egg_box), **QUICK)
+        idata = pk.sample_surrogate(20, chains=1, evaluations=9, model=model_of(), **QUICK)
     assert "should not be trusted" in findings_in(idata["sample_stats"])[0]
 
 
@@ -251,10 +248,11 @@ def test_chains_in_a_mode_that_is_invented_are_said(above, count):
     assert said.startswith("1 of 4 chains are where") if count else said == ""
 
 
-def test_errors_come_before_long_work(short_blocks):
+def test_errors_come_before_long_work():
     with model_of():
         for wrong, words in (
-            ({"evaluations": 5}, "too few to learn from"),
+            ({"evaluations": 8}, "too few to learn from .* first places take 8"),
+            ({"start": np.zeros((500, 2))}, "first places take 500"),
             ({"tolerance": -1.0}, "tolerance"),
             ({"start": np.zeros((3, 5))}, r"an array \(n, 2\) of places"),
             ({"store": "x", "random_seed": None}, "random_seed"),
@@ -318,18 +316,22 @@ class Breaking(ThreadPoolExecutor):
         return super().submit(*task)
 
 
-def test_nothing_is_lost_with_an_executor_that_breaks(short_blocks, give_draws):
+def test_an_executor_that_breaks_before_anything_is_learned_is_an_error():
+    with model_of(), Breaking(3) as pool, pytest.raises(WorkersLost, match="executor broke"):
+        pk.sample_surrogate(executor=pool, **QUICK)
+
+
+@pytest.mark.slow
+def test_nothing_is_lost_with_an_executor_that_breaks(give_draws):
     give_draws([1.0, 2.0], [0.1, 0.2])
-    settings = {"evaluations": 60, "tolerance": 0.0, "chains": 2, "draws": 50, **QUICK}
-    with model_of(), Breaking(50) as pool, warnings.catch_warnings(record=True) as said:
+    settings = {"evaluations": 40, "tolerance": 0.0, "chains": 1, "draws": 20, **QUICK}
+    with model_of(), Breaking(35) as pool, warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
         idata = pk.sample_surrogate(executor=pool, **settings)
     words = "; ".join(str(w.message) for w in said if w.filename == __file__)
     assert re.search("executor broke.*what was learned until then", words)
-    assert 30 <= idata["evaluations"].sizes["evaluation"] <= 50
-    assert idata["posterior"].sizes["draw"] == 50
-    with model_of(), Breaking(3) as pool, pytest.raises(WorkersLost, match="executor broke"):
-        pk.sample_surrogate(executor=pool, **settings)
+    assert 20 <= idata["evaluations"].sizes["evaluation"] <= 35
+    assert idata["posterior"].sizes["draw"] == 20
 
 
 @pytest.mark.slow
@@ -359,7 +361,7 @@ def normal_model(spread):
 
 
 @pytest.mark.slow
-def test_a_store_of_another_likelihood_is_refused(tmp_path, short_blocks):
+def test_a_store_of_another_likelihood_is_refused(tmp_path):
     """Code that the likelihood calls has changed; prior, data and seed have not, nor have the places."""
     pytest.importorskip("zarr")
     settings = {"draws": 20, "chains": 1, "executor": 1, "store": tmp_path / "s"}
@@ -382,7 +384,7 @@ class Slow:
 
 
 @pytest.mark.slow
-def test_a_time_limit_is_not_that_of_the_compiler(short_blocks):
+def test_a_time_limit_is_not_that_of_the_compiler():
     slow = Slow()
     with pm.Model():
         x = pm.Normal("x", 0, 2, shape=2)

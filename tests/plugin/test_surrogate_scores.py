@@ -13,8 +13,6 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.reports.model_draws import Selection, read_draws
 from tests.plugin.models import noisy_model
 
-pytestmark = pytest.mark.usefixtures("quick_models")
-
 
 class BentNormal(Op):
     """A log density without a gradient that counts how often it is asked for."""

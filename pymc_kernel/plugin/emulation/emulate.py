@@ -332,6 +332,11 @@ def learn(
     if start is None:
         start = search.coarse_places(prior, size)
     start = first_places(model, prior, start, size - 1, search.rng)
+    if evaluations <= (first := search.repeats * len(start)):
+        raise ValueError(
+            f"{evaluations} evaluations are too few to learn from and to measure what was learned: the first places "
+            f"take {first}, and later ones measure."
+        )
     identity = {
         "seed": str(random_seed),
         "data": array_fingerprint(list(observed_values(data_of or model, None).values())),
