@@ -35,7 +35,7 @@ def short_search():
     return at_places
 
 
-@pytest.mark.parametrize("goes_far", [False, True])
+@pytest.mark.parametrize("goes_far", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_tail_may_go_on_beyond_the_outermost_evaluation(short_search, goes_far):
     search = short_search(np.concatenate([np.linspace(-3.0, 3.0, 6), np.geomspace(3.3, 60.0, 30)[: 30 * goes_far]]))
     draws, _ = search.chains.draw(is_short=True)
@@ -124,6 +124,7 @@ def test_versions_of_a_place_are_those_of_its_outputs(short_search):
     assert at_far.std() > 10.0 * at_learned.std()
 
 
+@pytest.mark.slow
 def test_versions_without_a_density_are_minus_infinity(short_search):
     """Outputs that may be too low for a model that takes their logarithms, where no limit is known."""
     search = short_search(np.linspace(-3.0, 3.0, 6), saturated(lambda outputs: pt.log(outputs + 2.0)))

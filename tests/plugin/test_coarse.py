@@ -96,6 +96,7 @@ def test_a_cheap_version_without_a_value_at_draws_of_the_prior_is_left_out_of_th
         )
 
 
+@pytest.mark.slow
 def test_calls_with_and_without_a_coarse_version_are_learned_together(give_draws):
     give_draws([-0.2], 0.15)  # about those of the posterior
 

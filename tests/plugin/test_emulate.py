@@ -459,6 +459,7 @@ def test_evaluations_that_fail_are_left_out_and_counted():
     assert float(idata["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
 
 
+@pytest.mark.slow
 def test_a_step_in_a_function_is_not_learned_in_silence():
     """Fresh draws fall beside the step more often than not; cross-validation sees it from both sides."""
     box = wrap_py([pt.dscalar], [pt.dvector])(lambda x: np.array([2.0 if x > 1.0 else 0.5, x]))

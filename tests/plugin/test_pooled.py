@@ -142,6 +142,7 @@ def beside(name, draws, **kwargs):
         return pk.sample_khmc(draws, step=STEPS_BESIDE[name](model), chains=2, **(QUIET | kwargs))
 
 
+@pytest.mark.slow
 def test_same_draws_beside_other_steps():
     one, two = (beside("several", 30, tune=120, cores=cores, random_seed=3) for cores in (1, 2))
     assert all(np.array_equal(one["posterior"][n], two["posterior"][n]) for n in one["posterior"].data_vars)

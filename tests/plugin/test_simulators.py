@@ -352,9 +352,15 @@ def test_summaries_that_are_not_normal_where_the_posterior_is_are_said(caplog):
 @pytest.mark.parametrize(
     "sample",
     [
-        lambda: pk.sample_smc(500, chains=1, random_seed=1, progressbar=False, compute_convergence_checks=False),
+        pytest.param(
+            lambda: pk.sample_smc(500, chains=1, random_seed=1, progressbar=False, compute_convergence_checks=False),
+            marks=pytest.mark.slow,
+        ),
         lambda: pk.sample_pmc(300, chains=1, iterations=10, random_seed=1, progressbar=False),
-        lambda: pk.sample_khmc(300, tune=200, chains=2, cores=1, random_seed=1, progressbar=False),
+        pytest.param(
+            lambda: pk.sample_khmc(300, tune=200, chains=2, cores=1, random_seed=1, progressbar=False),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_samplers_say_it_once_and_so_does_the_report_of_any_draws(sample, capsys, caplog):

@@ -48,9 +48,8 @@ def test_same_draws_for_every_start_method(method, model):
     assert same_draws(sample(model(), pk.KAMH, cores=1), sample(model(), pk.KAMH, cores=2, mp_ctx=method))
 
 
-@pytest.mark.parametrize(
-    "name", ["KAMH", *(pytest.param(name, marks=pytest.mark.slow) for name in ("AdaptiveMetropolis", "KernelHMC"))]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis", "KernelHMC"])
 def test_same_draws_in_a_compound_with_nuts_and_a_discrete_step(name):
     with pm.Model() as model:
         a = pm.Normal("a")

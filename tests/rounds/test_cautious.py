@@ -257,6 +257,7 @@ class Plain:
         return LearnedLikelihood(num_replicates=0).fit(parameters, summaries, rng)
 
 
+@pytest.mark.slow
 def test_refits_lie_as_far_apart_as_simulations_leave_open():
     """Of y = theta + noise: the mean of n simulations has the standard error of their noise over the root of n."""
     rng, config = np.random.default_rng(8), CautiousRounds(300, rounds=1)
