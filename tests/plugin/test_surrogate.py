@@ -4,14 +4,12 @@ import re
 import time
 import warnings
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
-from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-import xarray as xr
 from pytensor import wrap_py
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
@@ -19,7 +17,6 @@ from pytensor.graph.op import Op
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
-from pymc_kernel.plugin.samplers.surrogate import invented
 from pymc_kernel.plugin.warn import findings_in
 
 QUICK = {"random_seed": 1, "progressbar": False}
@@ -234,18 +231,6 @@ def test_what_cannot_be_trusted_is_said():
     with pytest.warns(UserWarning, match="should not be trusted"):
         idata = pk.sample_surrogate(20, chains=1, evaluations=9, model=model_of(), **QUICK)
     assert "should not be trusted" in findings_in(idata["sample_stats"])[0]
-
-
-@pytest.mark.parametrize(("above", "count"), [(9.0, 1), (6.0, 0)])
-def test_chains_in_a_mode_that_is_invented_are_said(above, count):
-    """In two dimensions draws are hardly ever more than seven nats below the mode."""
-    known = SimpleNamespace(log_density=np.array([-np.inf, -30.0, -20.0, np.nan]), positions=np.zeros((4, 2)))
-    lp = np.full((4, 20), -20.0)
-    lp[1, :5] = 50.0  # the neck of a funnel
-    lp[2, 5:] += above
-    tree = xr.DataTree.from_dict({"sample_stats": xr.Dataset({"lp": (("chain", "draw"), lp)})})
-    said = invented(tree, SimpleNamespace(emulation=known))
-    assert said.startswith("1 of 4 chains are where") if count else said == ""
 
 
 def test_errors_come_before_long_work():

@@ -16,7 +16,6 @@ from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
 from pymc_kernel.plugin.model.groups import data_groups, draws_group
 from pymc_kernel.plugin.model.unconstrained import split_positions
 from pymc_kernel.plugin.warn import report
-from pymc_kernel.scores.value_regression import depth_of_draws
 
 _RESERVED = {"evaluation", "coordinate", "position", "log_density", "status"}
 _TUNE = 1000  # as pm.sample
@@ -158,31 +157,9 @@ def sample_surrogate(
         for name, group in data_groups(model).items():
             tree[name] = xr.DataTree(group)
     ended.warn_of_deaths()
-    if not exact:
-        for problem in filter(None, (search.problem(ended.first_error), invented(tree, emulated))):
-            report(problem, tree["sample_stats"])
+    if not exact and (problem := search.problem(ended.first_error)):
+        report(problem, tree["sample_stats"])
     return (tree, emulated) if return_fitted else tree
-
-
-def invented(tree: xr.DataTree, emulated: pm.Model) -> str:
-    """Return a warning of chains that are where no draw of the posterior can be; empty where none is.
-
-    The largest log density that was evaluated is that of a draw, about, and hardly any draw is further below the mode
-    than half a chi-squared quantile. Where what was learned is further above it, it is invented. Half of a chain's
-    draws must be there: in the neck of a funnel single ones may be.
-    """
-    known = emulated.emulation
-    largest = np.max(known.log_density[np.isfinite(known.log_density)])
-    highest = largest + depth_of_draws(known.positions.shape[1])
-    medians = np.median(tree["sample_stats"]["lp"].transpose("chain", "draw").values, axis=1)
-    if not (count := int((medians > highest).sum())):
-        return ""
-    return (
-        f"{count} of {len(medians)} chains are where what was learned is further above all that was evaluated than "
-        "draws of a posterior differ: NUTS has found a mode there that is invented, and that the search was not in. "
-        "Their draws are not of the posterior. Take more evaluations, a prior or start= nearer to the data, or "
-        "exact=True."
-    )
 
 
 def starts_of(emulated: pm.Model, chains: int, rng: np.random.Generator) -> list[dict]:
