@@ -1,8 +1,9 @@
-"""Eight tasks of the community's benchmark for simulators, with its observations and reference posteriors.
+"""Ten tasks of the community's benchmark for simulators, with its observations and reference posteriors.
 
 J.-M. Lueckmann, J. Boelts, D. Greenberg, P. Goncalves and J. Macke, "Benchmarking simulation-based inference" (2021);
 package ``sbibm`` 1.1 (MIT), whose files hold ten observations a task and 10,000 reference draws of each posterior.
-Simulators are written anew here, in NumPy and Numba, for all parameters at once.
+Simulators are written anew here, in NumPy and Numba, for all parameters at once. Two tasks hide the data of another
+one: among 92 numbers that say nothing, and in a hundred spikes whose sufficient statistics nobody gives.
 """
 
 import bz2
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -20,6 +22,7 @@ import pymc as pm
 from benchmarks.posteriors import black_boxes
 
 CACHE = Path(__file__).parents[1] / "build" / "sbibm"
+NUM_NOISE = 92  # distractors among a hundred numbers
 POPULATION = 1e6  # people in the epidemic
 STEPS_A_DAY = 10  # of the Runge-Kutta solvers
 
@@ -33,6 +36,8 @@ class Task(NamedTuple):
     """Makes the PyMC variable ``theta`` in the model in context."""
     published: str
     """Name in the package."""
+    observed: str = "observation.csv"
+    """File of an observation."""
 
 
 def two_moons(rng, theta):
@@ -62,6 +67,32 @@ def slcp(rng, theta):
     rest = np.sqrt(second**2 + 1e-6 - across**2)
     points = np.stack([theta[:, :1] + along * z[..., 0], theta[:, 1:2] + across * z[..., 0] + rest * z[..., 1]], axis=2)
     return points.reshape(len(theta), 8)
+
+
+@cache
+def _noise():
+    """Return centers (20, 92) and scales (20, 92, 92) of the mixture that distractors are from, as published."""
+    rng = np.random.RandomState(42)
+    centers = np.array([15.0 * rng.normal(size=NUM_NOISE) for _ in range(20)])
+    spread = [np.tril(rng.normal(size=(NUM_NOISE,) * 2)) + np.diag(np.exp(rng.normal(size=NUM_NOISE))) for _ in centers]
+    return centers, 3.0 * np.array(spread)
+
+
+@cache
+def _order():
+    """Return which of data and distractors (100,) stands where: the numbers with which a file of the package ends."""
+    with _files() as wheel:
+        return np.frombuffer(wheel.read("sbibm/tasks/slcp/files/permutation_idx.torch")[-8 * (8 + NUM_NOISE) :], "<i8")
+
+
+def slcp_distractors(rng, theta):
+    """Simulate four points among numbers from a mixture of Student's distributions with two degrees of freedom."""
+    centers, scales = _noise()
+    component = rng.integers(len(centers), size=len(theta))
+    radius = np.sqrt(2.0 / rng.chisquare(2.0, len(theta)))[:, None]
+    z = rng.standard_normal((len(theta), NUM_NOISE))
+    noise = centers[component] + radius * np.array([scales[c] @ one for c, one in zip(component, z, strict=True)])
+    return np.concatenate([slcp(rng, theta), noise], axis=1)[:, _order()]
 
 
 @nb.njit(cache=True)
@@ -120,10 +151,18 @@ def _glm():
 DESIGN, GLM_FACTOR = _glm()
 
 
+def bernoulli_glm_raw(rng, theta):
+    """Simulate a hundred spikes or none."""
+    return (rng.random((len(theta), 100)) < 1.0 / (1.0 + np.exp(-theta @ DESIGN.T))).astype(float)
+
+
 def bernoulli_glm(rng, theta):
     """Simulate a hundred spikes or none; the data are their sufficient statistics."""
-    spikes = rng.random((len(theta), 100)) < 1.0 / (1.0 + np.exp(-theta @ DESIGN.T))
-    return spikes @ DESIGN
+    return bernoulli_glm_raw(rng, theta) @ DESIGN
+
+
+def _glm_prior():
+    return pm.MvNormal("theta", np.zeros(10), chol=GLM_FACTOR, shape=10)
 
 
 LOTKA = (np.array([-0.125, -3.0, -0.125, -3.0]), 0.5)
@@ -138,10 +177,14 @@ TASKS = {
     "linear, uniform prior": Task(
         gaussian_linear, lambda: pm.Uniform("theta", -1, 1, shape=10), "gaussian_linear_uniform"
     ),
-    "logistic GLM": Task(
-        bernoulli_glm, lambda: pm.MvNormal("theta", np.zeros(10), chol=GLM_FACTOR, shape=10), "bernoulli_glm"
+    "logistic GLM": Task(bernoulli_glm, _glm_prior, "bernoulli_glm"),
+    "simple likelihood, distractors": Task(
+        slcp_distractors, lambda: pm.Uniform("theta", -3, 3, shape=5), "slcp", "observation_distractors.csv"
     ),
+    "logistic GLM, raw": Task(bernoulli_glm_raw, _glm_prior, "bernoulli_glm", "observation_raw.csv"),
 }
+
+PLAIN = tuple(name for name, task in TASKS.items() if task.observed == Task._field_defaults["observed"])
 
 
 def _files() -> zipfile.ZipFile:
@@ -162,7 +205,7 @@ def _table(task, number, name):
 
 def observation(task: str, number: int) -> np.ndarray:
     """Return the published observation (q,), ``number`` from 1 to 10."""
-    return _table(task, number, "observation.csv")[0]
+    return np.ravel(_table(task, number, TASKS[task].observed))
 
 
 def reference(task: str, number: int) -> np.ndarray:
