@@ -109,6 +109,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.embeddings
 	$(RUN) -m benchmarks.simulations
 	$(RUN) -m benchmarks.community
+	$(RUN) -m benchmarks.community_rivals
 	$(RUN) -m benchmarks.community_coverage
 	$(RUN) -m benchmarks.learned_calibration
 	$(RUN) -c 'from case_studies import glass; glass.main(folder="case_studies/figures")'
