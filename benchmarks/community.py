@@ -89,10 +89,15 @@ def run(task, number, budget, method):
     return {"key": key, "accuracy": accuracy(draws, exact), "seconds": seconds, "said": is_said}
 
 
+def mean_accuracy(rows):
+    """Return the mean over observations with its standard error, which one of them has not."""
+    scores = np.array([row["accuracy"] for row in rows])
+    return measures.with_error(scores) if len(rows) > 1 else f"{scores[0]:.3f} (-)"
+
+
 def cells(task, budget, method, rows):
     """Return a row of means over observations."""
-    scores = np.array([row["accuracy"] for row in rows])
-    score = measures.with_error(scores) if len(rows) > 1 else f"{scores[0]:.3f} (-)"
+    score = mean_accuracy(rows)
     said, seconds = sum(row["said"] for row in rows), np.mean([row["seconds"] for row in rows])
     published = [f"{value:.3f}" for value in PUBLISHED[task, budget]]
     return [task, budget, method, score, f"{said} of {len(rows)}", f"{seconds:.0f}", *published]

@@ -14,19 +14,22 @@ import os
 import signal
 import time
 import warnings
+from importlib.metadata import version
 from itertools import product
 
 import numpy as np
 
-from benchmarks import community, harness, measures
+from benchmarks import community, harness
 from benchmarks.classifier import accuracy
 from benchmarks.sbibm_tasks import GLM_FACTOR, LOTKA, SIR, TASKS, observation, reference
 
 ROWS = harness.Rows(harness.ROWS / "community_rivals.jsonl", lambda row: tuple(row["key"]))
-BUDGET, ROUNDS = 1000, 5
+BUDGET, ROUNDS = community.BUDGETS[0], 5
+NETWORKS = "NLE", "NPE"
 LOGS = {"epidemic": SIR, "Lotka-Volterra": LOTKA}  # means and standard deviations of logarithms
 OURS = "pk.sample_likelihood_free"
-HEADER = ("task", OURS, "NLE", "NPE", f"{OURS}, s", "NLE, s", "NPE, s", "best neural of 2021")
+METHODS = OURS, *NETWORKS
+HEADER = ("task", *METHODS, *(f"{name}, s" for name in METHODS), "best neural of 2021")
 TABLE = harness.Table("community-rivals", HEADER, [(name,) for name in TASKS])
 
 
@@ -72,7 +75,7 @@ def run(task, number, name, limit):
 
     torch.set_num_threads(1)
     exact, begun = reference(task, number), time.process_time()
-    row = {"key": [task, number, name], "version": importlib.metadata.version("sbi")}
+    row = {"key": [task, number, name], "version": version("sbi")}
     signal.signal(signal.SIGVTALRM, _ended)
     signal.setitimer(signal.ITIMER_VIRTUAL, limit)
     try:
@@ -90,36 +93,32 @@ def _ended(*_):
     raise TimeoutError
 
 
-def cells(task, rows, ours):
-    """Return a row of the table: means over the observations that all have."""
-    by_name = {name: {row["key"][1]: row for row in rows if row["key"][2] == name} for name in ("NLE", "NPE")}
-    own = {row["key"][1]: row for row in ours}
+def cells(task, rows):
+    """Return a row of the table: means over the observations that a network has run, ours over those that any has."""
+    of_methods = [[row for row in rows if row["key"][2] == name] for name in NETWORKS]
+    numbers = {row["key"][1] for row in rows}
+    known = community.ROWS.kept()
+    keys = [(task, number, BUDGET, OURS) for number in sorted(numbers)]
+    of_methods.insert(0, [known[key] for key in keys if key in known])
     shown, seconds = [], []
-    for found in (own, *by_name.values()):
-        scores = np.array([row["accuracy"] for row in found.values()])
-        text = "-" if not len(scores) else f"{scores[0]:.3f} (-)" if len(scores) == 1 else measures.with_error(scores)
-        ended = sum(row.get("is_ended", False) for row in found.values())
+    for found in of_methods:
+        ended = sum(row.get("is_ended", False) for row in found)
+        text = community.mean_accuracy(found) if found else "-"
         shown.append(f"{text}, {ended} ended" if ended else text)
-        seconds.append(f"{np.mean([row['seconds'] for row in found.values()]):.0f}" if found else "-")
+        seconds.append(f"{np.mean([row['seconds'] for row in found]):.0f}" if found else "-")
     return [task, *shown, *seconds, f"{community.PUBLISHED[task, BUDGET][3]:.3f}"]
 
 
-def main(observations=(1, 2, 3), tasks=tuple(TASKS), names=("NLE", "NPE"), limit=900, again=False):
+def main(observations=(1, 2, 3), tasks=tuple(TASKS), names=NETWORKS, limit=900, again=False):
     is_there = importlib.util.find_spec("sbi") is not None
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
     wanted = [(t, n, m) for n, t, m in product(observations, tasks, names)] if is_there else []
     tell = "{accuracy:.3f}, {seconds:.0f} s".format_map
     rows = ROWS.complete(lambda *task: run(*task, limit), wanted, tell, again)
-    ours = [row for row in community.ROWS.kept().values() if row["key"][2:] == [BUDGET, OURS]]
-    table = []
-    for task in TASKS:
-        of_task = [row for row in rows if row["key"][0] == task]
-        numbers = {row["key"][1] for row in of_task}
-        own = [row for row in ours if row["key"][0] == task and row["key"][1] in numbers]
-        if of_task:
-            table.append(cells(task, of_task, own))
+    by_task = {task: [row for row in rows if row["key"][0] == task] for task in TASKS}
     versions = ", ".join(sorted({f"sbi {row['version']}" for row in rows}))
-    print(TABLE.write(table, f"Means over the observations that the networks have run, standard errors; {versions}."))
+    note = f"Means over the observations that the networks have run, standard errors; {versions}."
+    print(TABLE.write([cells(task, own) for task, own in by_task.items() if own], note))
 
 
 if __name__ == "__main__":

@@ -161,6 +161,10 @@ def bernoulli_glm(rng, theta):
     return bernoulli_glm_raw(rng, theta) @ DESIGN
 
 
+def _slcp_prior():
+    return pm.Uniform("theta", -3, 3, shape=5)
+
+
 def _glm_prior():
     return pm.MvNormal("theta", np.zeros(10), chol=GLM_FACTOR, shape=10)
 
@@ -172,18 +176,17 @@ TASKS = {
     "mixture": Task(gaussian_mixture, lambda: pm.Uniform("theta", -10, 10, shape=2), "gaussian_mixture"),
     "epidemic": Task(sir, lambda: pm.LogNormal("theta", *SIR, shape=2), "sir"),
     "Lotka-Volterra": Task(lotka_volterra, lambda: pm.LogNormal("theta", *LOTKA, shape=4), "lotka_volterra"),
-    "simple likelihood": Task(slcp, lambda: pm.Uniform("theta", -3, 3, shape=5), "slcp"),
+    "simple likelihood": Task(slcp, _slcp_prior, "slcp"),
     "linear": Task(gaussian_linear, lambda: pm.Normal("theta", 0, np.sqrt(0.1), shape=10), "gaussian_linear"),
     "linear, uniform prior": Task(
         gaussian_linear, lambda: pm.Uniform("theta", -1, 1, shape=10), "gaussian_linear_uniform"
     ),
     "logistic GLM": Task(bernoulli_glm, _glm_prior, "bernoulli_glm"),
-    "simple likelihood, distractors": Task(
-        slcp_distractors, lambda: pm.Uniform("theta", -3, 3, shape=5), "slcp", "observation_distractors.csv"
-    ),
+    "simple likelihood, distractors": Task(slcp_distractors, _slcp_prior, "slcp", "observation_distractors.csv"),
     "logistic GLM, raw": Task(bernoulli_glm_raw, _glm_prior, "bernoulli_glm", "observation_raw.csv"),
 }
 
+#: Tasks whose data are not hidden among others.
 PLAIN = tuple(name for name, task in TASKS.items() if task.observed == Task._field_defaults["observed"])
 
 

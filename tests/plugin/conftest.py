@@ -1,5 +1,5 @@
 import itertools
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import numpy as np
 import pytensor
@@ -8,8 +8,8 @@ import pytest
 from pymc_kernel.plugin.emulation import chains, challengers
 from pymc_kernel.plugin.samplers import surrogate
 
-#: Of chains on emulated models: blocks of 20 draws, not 50, and at most five; of those of ``sample_surrogate``, which
-#: begin at draws of what they sample, 200 tuning draws; and draws whose log densities are compared.
+#: Of chains on emulated models blocks of 20 draws, not 50, and at most five; 200 tuning draws of ``sample_surrogate``,
+#: whose chains begin at draws of what they sample; and 40 draws whose log densities are compared.
 SHORT = {(chains, "_BLOCK"): 20, (chains, "_MOST_BLOCKS"): 5, (surrogate, "_TUNE"): 200, (challengers, "_COMPARED"): 40}
 FULL = {setting: getattr(*setting) for setting in SHORT}
 MODE = pytensor.config.mode
@@ -46,10 +46,7 @@ def as_users_run():
 @pytest.fixture(autouse=True)
 def machine_code_where_marked(request, as_users_run):
     """Tests of many evaluations, and of what machine code does, are marked ``machine_code``."""
-    if request.node.get_closest_marker("machine_code"):
-        with as_users_run():
-            yield
-    else:
+    with as_users_run() if request.node.get_closest_marker("machine_code") else nullcontext():
         yield
 
 

@@ -16,9 +16,7 @@ from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
 from pymc_kernel.plugin.emulation.record import with_zeros
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:Numba will use object mode"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 
 DATA = np.array([0.4, -0.9, 1.6])
 CENTER_SD, EFFECT_SD, DATA_SD, NOISE_SD = 1.5, 0.8, 0.7, 1.0

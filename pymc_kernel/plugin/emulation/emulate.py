@@ -16,7 +16,7 @@ from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.emulation.evaluations import Evaluations
 from pymc_kernel.plugin.emulation.hoisted import with_hoisted
-from pymc_kernel.plugin.emulation.search import Search
+from pymc_kernel.plugin.emulation.search import TOO_FEW, Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
 from pymc_kernel.plugin.model.estimated import estimated_terms
@@ -333,10 +333,7 @@ def learn(
         start = search.coarse_places(prior, size)
     start = first_places(model, prior, start, size - 1, search.rng)
     if evaluations <= (first := search.repeats * len(start)):
-        raise ValueError(
-            f"{evaluations} evaluations are too few to learn from and to measure what was learned: the first places "
-            f"take {first}, and later ones measure."
-        )
+        raise ValueError(f"{evaluations} {TOO_FEW}: the first places take {first}, and later ones measure.")
     identity = {
         "seed": str(random_seed),
         "data": array_fingerprint(list(observed_values(data_of or model, None).values())),

@@ -45,6 +45,7 @@ _EXACT = (
     " Exact draws correct such a difference, though not a tail or a mode that was never drawn, for an evaluation each: "
     "by pk.EmulatedNUTS, or pk.sample_surrogate with exact=True."
 )
+TOO_FEW = "evaluations are too few to learn from and to measure what was learned"
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
 
 
@@ -106,7 +107,7 @@ class Search:
             Of the true model.
         """
         with progress_bar("First places", most, progressbar) as advance:
-            batch = places[: most // self.repeats]
+            batch = places
             self.num_own = len(batch)
             while len(batch):
                 positions = np.repeat(batch, self.repeats, axis=0)
@@ -437,9 +438,7 @@ class Search:
                     "a black box meet a condition together, such as rows that sum to one or an order, let the model "
                     f"see to it, as by p / p.sum(axis=-1, keepdims=True).{said}"
                 )
-            raise ValueError(
-                f"{len(self.record)} evaluations are too few to learn from and to measure what was learned.{said}"
-            )
+            raise ValueError(f"{len(self.record)} {TOO_FEW}.{said}")
         self._renew(self.best_fits)
         self._begin_at(self._best_places()[0])
         best = self.best
