@@ -1,4 +1,4 @@
-"""Chains from elsewhere: modes of an emulated model that no chain of a search is in, and what a penalty leaves out."""
+"""What draws of an emulated model miss: modes that no chain is in, what a penalty leaves out, and ends of tails."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,6 +13,10 @@ from pymc_kernel.plugin.emulation.emulation import measured
 _COMPARED = 200  # draws whose log densities as learned and as they may be are compared
 _HALF = 0.5  # of the log likelihood: what half of the data would say
 _EVALUATED = 4  # in a round, of those that what is learned leaves out
+# A normal distribution has no draws so far out: the outermost of a thousand are 3.1 standard deviations from the
+# median, and at 4.6 the density is lower than at all but four of a million draws.
+_FURTHER = 0.5  # of the way from the median to the outermost draw, beyond that
+_OUTER = 0.1  # of the draws, those furthest out by a parameter: they show how the others change with it there
 _REMEMBERED = 2 * _EVALUATED  # the places of two rounds, as many as must agree that the distance is small
 
 
@@ -49,6 +53,8 @@ class Challengers:
         Where the latest of them end that are apart from the draws.
     left_out : LeftOut
         Some of what is left out, where it has much mass.
+    beyond : ndarray (m, d) or None
+        Places beyond the outermost draws, where what is learned has no draws; None where these were not looked for.
     """
 
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
@@ -57,12 +63,20 @@ class Challengers:
         self._wide: Chains | None = None
         self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
         self._real_shares = np.empty(0)
+        self._is_upper = False
         self.forget()
 
     def forget(self) -> None:
         """Have no places to be evaluated."""
         self.apart = np.empty((0, self._num_parameters))
         self.left_out = LeftOut(self.apart, np.empty(0), np.empty(0), np.empty(0, int))
+        self.beyond: np.ndarray | None = None
+
+    @property
+    def places(self) -> np.ndarray:
+        """All places to be evaluated (m, d): apart, left out, beyond."""
+        beyond = [] if self.beyond is None else [self.beyond]
+        return np.concatenate([self.apart, self.left_out.places, *beyond])
 
     def challenge(
         self,
@@ -171,6 +185,18 @@ class Challengers:
             self._choose(some, np.maximum(gained, 0.0), learned, possible)
         return distance
 
+    def note_beyond(self, chains: Chains, draws: np.ndarray, least: float) -> None:
+        """Note the places beyond ``draws`` (n, d), above or below in turn, with a log density below ``least``.
+
+        Where evaluations end a trend takes over, which knows the steep side of a tail and may fall by twenty nats where
+        the tail goes on. Neither chains without the penalty nor with half of the log likelihood get there, nor does any
+        version of the outputs, which have the same trend. So the model is asked, without regard to what was learned.
+        """
+        self._is_upper = not self._is_upper
+        places = places_beyond(draws, self._is_upper)
+        is_like_draws = np.array([chains.log_density(x) >= least for x in places])
+        self.beyond = places[~is_like_draws]
+
     def _choose(self, draws, weights, learned, possible):
         """Note some of draws (n, d), by their weights, and their log densities as learned and as they may be."""
         drawn = self._rng.choice(len(draws), _EVALUATED, p=weights / weights.sum())
@@ -232,3 +258,19 @@ class Challengers:
             yield
         finally:
             self._penalty_share.set_value(1.0)
+
+
+def places_beyond(draws: np.ndarray, is_upper: bool) -> np.ndarray:
+    """Return a place beyond the outermost of draws (n, d) for each parameter, (d, d).
+
+    By half of the way from the median to the outermost draw; the other parameters go on as they do among the outer
+    tenth of the draws, so that it stays on a ridge.
+    """
+    sign, center, places = 1.0 if is_upper else -1.0, np.median(draws, axis=0), np.empty((draws.shape[1],) * 2)
+    for j, order in enumerate(np.argsort(sign * draws, axis=0).T):
+        outer = draws[order[-max(2, int(_OUTER * len(draws))) :]]
+        centered = outer - outer.mean(axis=0)
+        slopes = centered.T @ centered[:, j] / max(centered[:, j] @ centered[:, j], np.finfo(float).tiny)
+        slopes[j] = 1.0
+        places[j] = outer[-1] + _FURTHER * (outer[-1, j] - center[j]) * slopes
+    return places

@@ -16,7 +16,7 @@ from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.emulation.evaluations import Evaluations
 from pymc_kernel.plugin.emulation.hoisted import with_hoisted
-from pymc_kernel.plugin.emulation.search import TOO_FEW, Search
+from pymc_kernel.plugin.emulation.search import TOLERANCE, TOO_FEW, Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
 from pymc_kernel.plugin.model.estimated import estimated_terms
@@ -25,9 +25,6 @@ from pymc_kernel.plugin.model.groups import observed_values
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws, first_places, initial_position
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 
-# Total variation distance at which searches stop by default: that of a normal distribution that is shifted by an eighth
-# of its standard deviation.
-TOLERANCE = 0.05
 # Of the parameters. A search that begins at few places may end in a lesser mode of the true posterior, and no distance
 # shows it. With six inputs of eight parameters (hares and lynx) it did so with two of fourteen fresh seeds, where
 # kernel HMC was right; and what is won by learning the part is small there.

@@ -51,6 +51,8 @@ class Round(NamedTuple):
     held_out: float
     rhat: float
     noise_sd: float
+    beyond: float
+    """Of the places beyond the outermost draws, how many (share) the posterior goes on to; NaN where none was asked."""
 
 
 def measured(log_ratios) -> tuple[float, float, float]:

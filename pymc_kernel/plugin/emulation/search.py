@@ -35,6 +35,9 @@ from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
 
 _NONE: Mapping = MappingProxyType({})
+# Total variation distance at which searches stop by default: that of a normal distribution that is shifted by an eighth
+# of its standard deviation.
+TOLERANCE = 0.05
 _CHAINS = 4
 _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned is least certain, of so many draws
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
@@ -61,7 +64,8 @@ class Search:
         coarse: Mapping = _NONE,
         noise_share: float = 0.0,
     ):
-        self.model, self.tolerance, self.rng = model, tolerance, rng
+        # With a tolerance of zero it never ends early, and is judged by the default.
+        self.model, self.tolerance, self.never_ends, self.rng = model, tolerance or TOLERANCE, tolerance == 0.0, rng
         self.estimated, self.repeats = unknown.estimated, unknown.repeats
         self.learned = [
             LearnedPart(p, f"part{i}", *unknown.sizes(p), unknown.block(p)) for i, p in enumerate(unknown.parts)
@@ -115,18 +119,17 @@ class Search:
                 self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)])
                 if self.best is not None:
                     advance(0, f"Distance {self.best.distance:.2f}")
-                if self.is_divided:
+                if self.is_divided and not self.never_ends:
                     break
                 batch = self.propose(prior, size or self._batch_size)
                 left = (most - len(self.record)) // self.repeats
-                if (self.has_ended or not left) and (self._take_in_all() or not left):
+                if ((self.has_ended and not self.never_ends) or not left) and (self._take_in_all() or not left):
                     break
                 self.num_own = len(batch)
                 if self.fits is not None:  # else the batch is of the prior
                     explored = self._explored(prior)
                     self.num_explored = len(explored)
-                    apart, left_out = self.challengers.apart, self.challengers.left_out.places
-                    batch = np.concatenate([batch, explored, apart, left_out, self._most_uncertain()])
+                    batch = np.concatenate([batch, explored, self.challengers.places, self._most_uncertain()])
                 batch = batch[:left]
 
     def _explored(self, prior) -> np.ndarray:
@@ -188,12 +191,20 @@ class Search:
             self._take_in_modes(len(batch))
             self._take_in_left_out(len(batch))
             self.noise_sd = float(np.sqrt(noise.sum()))
-            self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd))
+            beyond = self._share_beyond(len(batch))
+            self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd, beyond))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
-            worse = worse._replace(distance=max(worse.distance, self.held_out))
-            is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
-            if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
+            beyond = np.fmax.reduce([r.beyond for r in self.rounds[-2:]])
+            worse = worse._replace(distance=max(worse.distance, self.held_out), beyond=beyond)
+            goes_on = beyond > 0.0
+            is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat) and not goes_on
+            # What was learned before lacks the tail that was found.
+            if (
+                self.best is None
+                or goes_on
+                or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance)
+            ):
                 self.best, self.is_confirmed = worse, is_confirmed
                 self.best_fits, self.best_draws, self.best_noise = self.fits, self.draws, np.sqrt(noise)
 
@@ -234,8 +245,9 @@ class Search:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the distance is known to be within the tolerance."""
-        return self.best is not None and self.is_confirmed and self.best.distance < self._enough
+        """Whether the distance is known to be within the tolerance, and the posterior not to go on beyond the draws."""
+        has_bounds = not self.unknown.may_go_on or all(r.beyond == 0.0 for r in self.rounds[-2:])
+        return self.best is not None and self.is_confirmed and has_bounds and self.best.distance < self._enough
 
     @property
     def is_divided(self) -> bool:
@@ -303,6 +315,8 @@ class Search:
                     self.chains, draws, centers, versions, self._enough
                 )
                 self.draws, self.rhat = draws, max(self.rhat, rhat)
+                if self.unknown.may_go_on:
+                    self.challengers.note_beyond(self.chains, flat_draws(draws), self._least())
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return flat_draws(draws[:, kept].transpose(1, 0, 2))[:size]
@@ -420,6 +434,16 @@ class Search:
         apart, left_out = len(self.challengers.apart), len(self.challengers.left_out.places)
         self.challengers.take_in(self._found(num_places, apart, left_out))
 
+    def _share_beyond(self, num_places: int) -> float:
+        """Return what share of places beyond the draws the posterior goes on to, by the latest evaluations."""
+        if self.challengers.beyond is None:
+            return np.nan
+        skipped = len(self.challengers.apart) + len(self.challengers.left_out.places)
+        found = self._found(num_places, skipped, len(self.challengers.beyond))
+        if len(found) < len(self.challengers.beyond):
+            return np.nan
+        return float(np.mean(found >= self._least())) if len(found) else 0.0
+
     def _found(self, num_places, skipped, count):
         """Return the true log densities of ``count`` places of the latest batch, some after those of explorers.
 
@@ -465,8 +489,9 @@ class Search:
         if self.is_divided:
             last = self.rounds[-1]
             return (
-                f"the emulated model is learned where its NUTS chains are (distance {last.distance:.2g}), "
-                f"and they do not agree (R-hat {last.rhat:.2f}): its posterior has modes apart, or is hard for NUTS. "
+                f"the emulated model is learned where its NUTS chains are (a distance of {last.distance:.2g} at fresh "
+                f"draws), but they do not agree (R-hat {last.rhat:.2f}), so that the distance from the true posterior "
+                "is not known: it has modes apart, or is hard for NUTS. "
                 "More evaluations do not help. pk.sample_smc on the emulated model weighs modes; against slow chains "
                 "take another parametrization."
             )
@@ -482,10 +507,12 @@ class Search:
                     "at some of its fresh draws the true density is zero, or is not known, or it may go on where "
                     "nothing was evaluated"
                 )
-            problems.append(f"its posterior is at a distance of {best.distance:.2f} from the true one ({cause})")
+            problems.append(f"its posterior is at a distance of {best.distance:.2g} from the true one ({cause})")
+        if best.beyond > 0.0:
+            problems.append("it goes on beyond its draws: places further out have the log density of draws")
         if not chains_agree:
             problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
-        elif not self.is_confirmed:
+        elif not (self.is_confirmed or best.beyond > 0.0):
             problems.append("this was measured once only, or chains with the last evaluations do not agree")
         if not problems:
             return ""
