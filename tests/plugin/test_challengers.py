@@ -9,7 +9,7 @@ import pytest
 from pytensor import wrap_py
 
 from pymc_kernel.plugin.emulation.chains import Chains
-from pymc_kernel.plugin.emulation.challengers import Challengers, LeftOut
+from pymc_kernel.plugin.emulation.challengers import Challengers, LeftOut, places_beyond
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places, searched_at
 
@@ -95,6 +95,70 @@ def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
     add_places(search, np.array([[1.0], [1.2], [-1.0], [0.9], [6.0], [8.0], [-1.0]]))
     real = (1.0 - np.exp(-2.0)) / (np.exp(1.0) - np.exp(-2.0))
     assert others.real_share == pytest.approx((0.5 + 2.0 * real) / 3.0)
+
+
+@pytest.mark.parametrize("is_upper", [True, False])
+def test_places_beyond_are_half_as_far_out_again_and_stay_on_a_ridge(is_upper):
+    rng, sign = np.random.default_rng(1), 1.0 if is_upper else -1.0
+    x = rng.normal(2.0, 1.0, 2000)
+    y = np.where(x > 2.0, -3.0 * x, 0.0) + 0.01 * rng.normal(size=len(x))
+    places = places_beyond(np.column_stack([x, y]), is_upper)
+    outermost = (sign * x).max() * sign
+    expected = outermost + 0.5 * (outermost - np.median(x))
+    assert places[0, 0] == pytest.approx(expected)
+    assert places[0, 1] == pytest.approx(-3.0 * expected if is_upper else 0.0, abs=0.2)
+    alone = places_beyond(np.linspace(0.0, 10.0, 11)[:, None], is_upper)  # with no spread in one draw, and one in two
+    assert alone[0, 0] == pytest.approx(12.5 if is_upper else -2.5)
+    assert np.isfinite(places_beyond(np.zeros((5, 2)), is_upper)).all()
+
+
+def ask_beyond(search, places, num_evaluated):
+    """Let a search learn from a round with such places, of which so many are evaluated; return the share found."""
+    search.challengers.forget()
+    search.challengers.beyond = np.array(places)[:, None]
+    search.explorers = SimpleNamespace(set_power=lambda errors: None)
+    search.num_own, search.num_explored, search.rhat = 2, 1, 1.0
+    add_places(search, np.concatenate([[[1.0], [1.2], [-1.0]], search.challengers.beyond[:num_evaluated]]))
+    return search.rounds[-1].beyond
+
+
+def test_a_tail_beyond_the_draws_is_found_and_what_lacks_it_is_not_the_answer(short_search):
+    search = short_search(np.linspace(-3.0, 3.0, 12))
+    assert ask_beyond(search, [], 0) == 0.0
+    assert np.isnan(ask_beyond(search, [6.0, -20.0], 1))  # a batch that was cut off
+    best = search.best
+    assert ask_beyond(search, [6.0, -20.0], 2) == 0.5  # the likelihood is flat above
+    assert not search.is_confirmed
+    assert not search.has_ended
+    assert search.best is not best
+    assert "it goes on beyond its draws" in search.problem(None)
+
+
+def test_places_beyond_are_asked_where_what_is_learned_has_no_draws(short_search):
+    search = short_search(np.linspace(-3.0, 3.0, 12))
+    draws, others = np.linspace(0.0, 4.0, 51)[:, None], search.challengers
+    levels = [search.chains.log_density(np.array([x])) for x in (-1.0, 5.0)]
+    asked = []
+    for _ in range(2):  # on either side in turn
+        others.note_beyond(search.chains, draws, max(levels) + 1.0)
+        asked += others.beyond.ravel().tolist()
+    assert sorted(asked) == pytest.approx([-1.0, 5.0])
+    for _ in range(2):
+        others.note_beyond(search.chains, draws, min(levels) - 1.0)
+        assert len(others.beyond) == 0
+
+
+def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(short_search, monkeypatch):
+    """Fifty draws of a chain that has just begun may be anywhere; those after them are not."""
+    search = short_search(np.linspace(-3.0, 3.0, 12))
+    rng = np.random.default_rng(2)
+    good, bad = rng.normal(size=(4, 40, 1)), rng.normal(3.0, 1.0, (4, 40, 1))
+    looks = iter([bad, good, good])  # of challengers, of the chains of the search, of challengers again
+    monkeypatch.setattr(Chains, "draw", lambda *_, **__: (next(looks), 1.0))
+    monkeypatch.setattr(search.challengers, "note_possible", lambda *_: 0.0)
+    draws, rhat, _ = search.challengers.challenge(search.chains, good, np.zeros((6, 1)), search._versions, 0.05)
+    assert rhat < 1.1
+    assert draws.shape == (4, 80, 1)
 
 
 @pytest.mark.parametrize(("held_out", "is_challenged"), [(0.01, 1), (0.3, 0)])

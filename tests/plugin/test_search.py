@@ -14,12 +14,13 @@ from pymc_kernel.plugin.emulation.search import Search
 from tests.plugin.models import learned_at
 
 
-def search_with(rounds, tolerance):
+def search_with(rounds, tolerance, may_go_on=True, beyond=(0.0, 0.0, 0.0)):
     """A search that has measured no more than these rounds: distance, sd of the log ratio, R-hat."""
     search = Search.__new__(Search)
-    search.unknown, search.estimated, search.tolerance = SimpleNamespace(), [], tolerance
+    search.unknown, search.estimated, search.tolerance = SimpleNamespace(may_go_on=may_go_on), [], tolerance
     search.noise_share, search.noise_sd, search.best = 0.0, 0.0, None
-    search.rounds = [Round(10 * i, d, sd, 1.0, d, rhat, 0.0) for i, (d, sd, rhat) in enumerate(rounds)]
+    measured = enumerate(zip(rounds, beyond, strict=False))
+    search.rounds = [Round(10 * i, d, sd, 1.0, d, rhat, 0.0, share) for i, ((d, sd, rhat), share) in measured]
     return search
 
 
@@ -36,6 +37,22 @@ def search_with(rounds, tolerance):
 )
 def test_chains_are_divided_where_all_is_learned_in_each_of_them(rounds, is_divided):
     assert search_with(rounds, tolerance=0.2).is_divided is is_divided
+
+
+@pytest.mark.parametrize(
+    ("beyond", "may_go_on", "has_ended"),
+    [
+        ((np.nan, 0.0, 0.0), True, True),
+        ((0.0, 0.0, 0.1), True, False),
+        ((0.0, 0.1, 0.0), True, False),
+        ((0.0, 0.0, np.nan), True, False),  # it was not asked
+        ((np.nan, np.nan, np.nan), False, True),
+    ],
+)
+def test_a_search_ends_once_two_rounds_found_nothing_beyond_its_draws(beyond, may_go_on, has_ended):
+    search = search_with([(0.01, 0.02, 1.0)] * 3, 0.05, may_go_on, beyond)
+    search.best, search.is_confirmed = search.rounds[-1], True
+    assert search.has_ended is has_ended
 
 
 def let_it_be_off(search, held_out, rhat):

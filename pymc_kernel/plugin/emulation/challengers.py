@@ -101,13 +101,13 @@ class Challengers:
             Total variation distance between draws without and with the penalty, or from a posterior that goes on, were
             all of that real; from ``enough`` on some of the places that make it are to be evaluated.
         """
-        flat = flat_draws(draws)
-        with self._without_penalty():
-            others, _ = chains.elsewhere(centers, variances_of(flat), self._rng).draw()
-        count = min(draws.shape[1], others.shape[1])
-        own, others = draws[:, -count:], others[:, -count:]
+        challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
+        own, others, rhat = self._drawn_beside(challengers, draws)
+        if not Chains.have_converged(rhat):  # by chance, it may be: of fifty draws each, in chains that have just begun
+            more, _ = chains.draw()
+            draws = np.concatenate([draws, more], axis=1)
+            own, others, rhat = self._drawn_beside(challengers, draws)
         both = np.concatenate([own, others])
-        rhat = largest_rhat(both)
         if self._penalty_share is None:
             kept = draws if Chains.have_converged(rhat) else both
             distance = 0.0 if versions is None else self.note_possible(chains, kept[: len(draws)], versions, enough)
@@ -125,6 +125,14 @@ class Challengers:
         if versions is not None and distance < enough:
             distance = max(distance, self.note_possible(chains, draws, versions, enough))
         return draws, 0.0, distance
+
+    def _drawn_beside(self, challengers: Chains, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
+        """Return the last of ``draws`` (chains, n, d), as many draws of challengers, and the R-hat of both."""
+        with self._without_penalty():
+            others, _ = challengers.draw()
+        count = min(draws.shape[1], others.shape[1])
+        own, others = draws[:, -count:], others[:, -count:]
+        return own, others, largest_rhat(np.concatenate([own, others]))
 
     def note_left_out(self, chains: Chains, draws: np.ndarray, enough: float) -> float:
         """Note some of ``draws`` (n, d), which are without the penalty, that it leaves out, and return the distance.
