@@ -1,5 +1,6 @@
 """What draws of an emulated model miss: modes that no chain is in, what a penalty leaves out, and ends of tails."""
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -13,10 +14,11 @@ from pymc_kernel.plugin.emulation.emulation import measured
 _COMPARED = 200  # draws whose log densities as learned and as they may be are compared
 _HALF = 0.5  # of the log likelihood: what half of the data would say
 _EVALUATED = 4  # in a round, of those that what is learned leaves out
-# A normal distribution has no draws so far out: the outermost of a thousand are 3.1 standard deviations from the
-# median, and at 4.6 the density is lower than at all but four of a million draws.
-_FURTHER = 0.5  # of the way from the median to the outermost draw, beyond that
-_OUTER = 0.1  # of the draws, those furthest out by a parameter: they show how the others change with it there
+# Beyond the outermost draw, in units of the way to it from the median. Of a thousand draws of a normal distribution
+# the outermost is 3.1 standard deviations out. Far from it, at 4.6, there are no draws unless the tail is heavier. Near
+# to it, at 3.6, places are like draws of two or more parameters, and stay on a ridge that is bent: where what is
+# learned is lower, it may end too soon.
+_FAR, _NEAR = 0.5, 0.15
 _REMEMBERED = 2 * _EVALUATED  # the places of two rounds, as many as must agree that the distance is small
 
 
@@ -63,7 +65,7 @@ class Challengers:
         self._wide: Chains | None = None
         self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
         self._real_shares = np.empty(0)
-        self._is_upper = False
+        self._far = -_FAR
         self.forget()
 
     def forget(self) -> None:
@@ -194,14 +196,17 @@ class Challengers:
         return distance
 
     def note_beyond(self, chains: Chains, draws: np.ndarray, least: float) -> None:
-        """Note the places beyond ``draws`` (n, d), above or below in turn, with a log density below ``least``.
+        """Note the places beyond ``draws`` (n, d) with a log density below ``least``.
+
+        Far above them for each parameter and near below them, or the other way round, in turn.
 
         Where evaluations end a trend takes over, which knows the steep side of a tail and may fall by twenty nats where
         the tail goes on. Neither chains without the penalty nor with half of the log likelihood get there, nor does any
         version of the outputs, which have the same trend. So the model is asked, without regard to what was learned.
         """
-        self._is_upper = not self._is_upper
-        places = places_beyond(draws, self._is_upper)
+        near = math.copysign(_NEAR, self._far)
+        self._far = -self._far
+        places = np.concatenate([places_beyond(draws, further) for further in (self._far, near)])
         is_like_draws = np.array([chains.log_density(x) >= least for x in places])
         self.beyond = places[~is_like_draws]
 
@@ -268,17 +273,17 @@ class Challengers:
             self._penalty_share.set_value(1.0)
 
 
-def places_beyond(draws: np.ndarray, is_upper: bool) -> np.ndarray:
+def places_beyond(draws: np.ndarray, further: float) -> np.ndarray:
     """Return a place beyond the outermost of draws (n, d) for each parameter, (d, d).
 
-    By half of the way from the median to the outermost draw; the other parameters go on as they do among the outer
-    tenth of the draws, so that it stays on a ridge.
+    By ``further`` of the way from the median to the outermost draw, the largest one, or the smallest one where it is
+    negative. The other parameters are where a quadratic function of that one through the outer half of the draws leads.
     """
-    sign, center, places = 1.0 if is_upper else -1.0, np.median(draws, axis=0), np.empty((draws.shape[1],) * 2)
-    for j, order in enumerate(np.argsort(sign * draws, axis=0).T):
-        outer = draws[order[-max(2, int(_OUTER * len(draws))) :]]
-        centered = outer - outer.mean(axis=0)
-        slopes = centered.T @ centered[:, j] / max(centered[:, j] @ centered[:, j], np.finfo(float).tiny)
-        slopes[j] = 1.0
-        places[j] = outer[-1] + _FURTHER * (outer[-1, j] - center[j]) * slopes
+    center, places = np.median(draws, axis=0), np.empty((draws.shape[1],) * 2)
+    for j, order in enumerate(np.argsort(math.copysign(1.0, further) * draws, axis=0).T):
+        outer = draws[order[len(draws) // 2 :]]
+        step = abs(further) * (outer[-1, j] - center[j])
+        steps = (outer[:, j] - outer[-1, j]) / (step or 1.0)
+        places[j] = np.linalg.lstsq(np.vander(steps, 3), outer, rcond=None)[0].sum(axis=0)
+        places[j, j] = outer[-1, j] + step
     return places

@@ -105,7 +105,7 @@ def emulate(
     tolerance : float
         It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
         from different starts agree (R-hat below 1.1), also once the last evaluations are learned; or in three rounds in
-        which they do not agree, as in modes apart.
+        which they do not agree, as in modes apart. Zero: never.
     batch_size : int, optional
         Evaluations in a round, besides those that explore. By default 2 (k + 2), for k inputs of the largest function,
         and 4 where the last round's distance is above one half.
@@ -146,8 +146,9 @@ def emulate(
     Warns
     -----
     UserWarning
-        Where the distance is above the tolerance at the end, or was measured once only, or the chains do not agree. One
-        that is interrupted after its first measurement returns what it has, with a warning.
+        Where the distance is above the tolerance at the end, or was measured once only, or the chains do not agree, or
+        the posterior goes on beyond the draws. One that is interrupted after its first measurement returns what it has,
+        with a warning.
 
     Notes
     -----
@@ -188,8 +189,10 @@ def emulate(
     large as what is learned is good enough for: between prior and posterior other modes are in reach. Two more are
     those draws whose log density is known least. Where the posterior may go on beyond what was learned, up to four more
     are there, chosen by the mass that they may have; it counts as far as the latest eight of them do have it, and
-    wholly before there was one. A distance is measured where the emulated posterior is, and where half of the log
-    likelihood leads: a mode or a tail that no draw has seen is not in it.
+    wholly before there was one. Where all black boxes have one row, and none is estimated, the model is evaluated
+    beyond the outermost draws, too, for each parameter above and below in turn, where what is learned has no draws: the
+    search goes on until two rounds found nothing like draws there. A distance is measured where the emulated posterior
+    is, and where half of the log likelihood leads: a mode that no draw has seen is not in it.
 
     Examples
     --------

@@ -195,16 +195,10 @@ class Search:
             self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd, beyond))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
-            beyond = np.fmax.reduce([r.beyond for r in self.rounds[-2:]])
-            worse = worse._replace(distance=max(worse.distance, self.held_out), beyond=beyond)
-            goes_on = beyond > 0.0
-            is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat) and not goes_on
-            # What was learned before lacks the tail that was found.
-            if (
-                self.best is None
-                or goes_on
-                or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance)
-            ):
+            worse = worse._replace(distance=max(worse.distance, self.held_out))
+            self.is_confirmed = self.is_confirmed and not self.goes_on  # what was learned before lacks that tail, too
+            is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat) and not self.goes_on
+            if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
                 self.best_fits, self.best_draws, self.best_noise = self.fits, self.draws, np.sqrt(noise)
 
@@ -242,6 +236,11 @@ class Search:
     def held_out(self) -> float:
         """Distance by all but fresh draws: by places that are learned from others, and by what is left out."""
         return max(self.held_out_alone, self.challengers.real_distance(self.may_be_left_out))
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether the posterior goes on beyond the draws, by two rounds."""
+        return any(r.beyond > 0.0 for r in self.rounds[-2:])
 
     @property
     def has_ended(self) -> bool:
@@ -508,11 +507,11 @@ class Search:
                     "nothing was evaluated"
                 )
             problems.append(f"its posterior is at a distance of {best.distance:.2g} from the true one ({cause})")
-        if best.beyond > 0.0:
+        if self.goes_on:
             problems.append("it goes on beyond its draws: places further out have the log density of draws")
         if not chains_agree:
             problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
-        elif not (self.is_confirmed or best.beyond > 0.0):
+        elif not (self.is_confirmed or self.goes_on):
             problems.append("this was measured once only, or chains with the last evaluations do not agree")
         if not problems:
             return ""
