@@ -35,18 +35,6 @@ def short_search():
     return at_places
 
 
-@pytest.mark.parametrize("goes_far", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_tail_may_go_on_beyond_the_outermost_evaluation(short_search, goes_far):
-    search = short_search(np.concatenate([np.linspace(-3.0, 3.0, 6), np.geomspace(3.3, 60.0, 30)[: 30 * goes_far]]))
-    draws, _ = search.chains.draw(is_short=True)
-    search.challengers.forget()
-    distance = search.challengers.note_possible(search.chains, draws, search._versions, 0.05)
-    assert (distance > 0.05) is not goes_far
-    left_out = search.challengers.left_out.places
-    assert (len(left_out) == 0) is goes_far
-    assert goes_far or (left_out > 3.0).any()
-
-
 def asked_of(others, learned, possible):
     """Let challengers have asked for places with these log densities, once each."""
     places = np.zeros((len(learned), 1))
@@ -73,13 +61,14 @@ def test_what_may_be_left_out_counts_as_far_as_it_is_real():
     assert others.real_distance(0.9) == pytest.approx(6.0 / 7.0)
 
 
-def test_places_are_asked_for_by_the_mass_that_they_may_have():
+def test_places_are_asked_for_by_the_mass_that_they_may_have(monkeypatch):
     others, places = Challengers(None, 1, np.random.default_rng(0)), np.arange(5.0)[:, None]
-    weights = np.array([0.0, 0.0, 0.97, 0.03, 0.0])
-    others._choose(places, weights, np.arange(5.0), np.arange(5.0) + 1.0)
+    with_penalty = np.log([0.2, 0.2, 0.006, 0.194, 0.4])
+    monkeypatch.setattr(others, "_without_and_with", lambda *_: (np.log(np.full(5, 0.2)), with_penalty))
+    assert others.note_left_out(None, places, 0.05) == pytest.approx(0.2)
     assert others.left_out.times_drawn.sum() == 4
     assert set(others.left_out.places[:, 0]) <= {2.0, 3.0}
-    np.testing.assert_array_equal(others.left_out.learned, others.left_out.places[:, 0])
+    np.testing.assert_allclose(others.left_out.learned, with_penalty[others.left_out.places[:, 0].astype(int)])
 
 
 def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
@@ -122,15 +111,12 @@ def ask_beyond(search, places, num_evaluated):
     return search.rounds[-1].beyond
 
 
-def test_a_tail_beyond_the_draws_is_found_and_what_lacks_it_is_not_the_answer(short_search):
+def test_a_tail_beyond_the_draws_is_found(short_search):
     search = short_search(np.linspace(-3.0, 3.0, 12))
     assert ask_beyond(search, [], 0) == 0.0
     assert np.isnan(ask_beyond(search, [6.0, -20.0], 1))  # a batch that was cut off
-    search.is_confirmed = True
     assert ask_beyond(search, [6.0, -20.0], 2) == 0.5  # the likelihood is flat above
-    assert not search.is_confirmed
     assert not search.has_ended
-    assert "it goes on beyond its draws" in search.problem(None)
 
 
 def test_places_beyond_are_asked_where_what_is_learned_has_no_draws(short_search):
@@ -155,10 +141,26 @@ def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(short_searc
     good, bad = rng.normal(size=(4, 40, 1)), rng.normal(3.0, 1.0, (4, 40, 1))
     looks = iter([bad, good, good])  # of challengers, of the chains of the search, of challengers again
     monkeypatch.setattr(Chains, "draw", lambda *_, **__: (next(looks), 1.0))
-    monkeypatch.setattr(search.challengers, "note_possible", lambda *_: 0.0)
-    draws, rhat, _ = search.challengers.challenge(search.chains, good, np.zeros((6, 1)), search._versions, 0.05)
+    draws, rhat, _ = search.challengers.challenge(search.chains, good, np.zeros((6, 1)), 0.05)
     assert rhat < 1.1
     assert draws.shape == (4, 80, 1)
+
+
+def test_what_was_learned_since_tells_how_far_off_it_was_before(short_search):
+    """A tail that the fits before had not learned."""
+    search = short_search(np.linspace(-3.0, 3.0, 12))
+    before = search.fits
+    assert search._moved_from(None) == 0.0
+    assert search._moved_from(before) == 0.0
+    add_places(search, np.geomspace(3.3, 60.0, 30)[:, None])
+    search.learn()
+    search.draws, _ = search.chains.draw(is_short=True)
+    levels = [search.chains.log_density(x) for x in search.draws[0]]
+    moved = search._moved_from(before)
+    assert 0.05 < moved < 1.0
+    np.testing.assert_array_equal(levels, [search.chains.log_density(x) for x in search.draws[0]])
+    search.held_out_alone, search.may_be_left_out, search.moved = 0.0, 0.0, moved
+    assert search.held_out == moved
 
 
 @pytest.mark.parametrize(("held_out", "is_challenged"), [(0.01, 1), (0.3, 0)])
@@ -174,6 +176,7 @@ def test_draws_of_challengers_are_evaluated(short_search, monkeypatch, held_out,
     batch = search.propose(ModelPrior(search.model), 10)
     assert (batch == 77.0).any() == (77.0 in search.draws) == is_challenged
     assert search.rhat == (1.5 if is_challenged else 1.0)
+    search.moved = 0.0
     assert search.held_out == (0.2 if is_challenged else 0.3)
 
 
@@ -198,5 +201,3 @@ def test_versions_without_a_density_are_minus_infinity(short_search):
     )
     assert not np.isnan(versions).any()
     assert np.isneginf(versions).any()
-    draws, _ = search.chains.draw(is_short=True)
-    assert np.isfinite(search.challengers.note_possible(search.chains, draws, search._versions, 0.05))

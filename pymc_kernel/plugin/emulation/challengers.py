@@ -1,7 +1,7 @@
 """What draws of an emulated model miss: modes that no chain is in, what a penalty leaves out, and ends of tails."""
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -12,7 +12,6 @@ from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat
 from pymc_kernel.plugin.emulation.emulation import measured
 
 _COMPARED = 200  # draws whose log densities as learned and as they may be are compared
-_HALF = 0.5  # of the log likelihood: what half of the data would say
 _EVALUATED = 4  # in a round, of those that what is learned leaves out
 # Beyond the outermost draw, in units of the way to it from the median. Of a thousand draws of a normal distribution
 # the outermost is 3.1 standard deviations out. Far from it, at 4.6, there are no draws unless the tail is heavier. Near
@@ -62,7 +61,6 @@ class Challengers:
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
         self._penalty_share, self._rng = penalty_share, rng
         self._num_parameters = num_parameters
-        self._wide: Chains | None = None
         self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
         self._real_shares = np.empty(0)
         self._far = -_FAR
@@ -85,13 +83,9 @@ class Challengers:
         chains: Chains,
         draws: np.ndarray,
         centers: Sequence,
-        versions: Callable[[np.ndarray], np.ndarray] | None,
         enough: float,
     ) -> tuple[np.ndarray, float, float]:
         """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
-
-        With ``versions``, as of :meth:`note_possible`, it is asked whether the posterior may go on, where the penalty
-        leaves nothing out.
 
         Returns
         -------
@@ -100,8 +94,8 @@ class Challengers:
         rhat : float
             Of what is known to be in the posterior.
         distance : float
-            Total variation distance between draws without and with the penalty, or from a posterior that goes on, were
-            all of that real; from ``enough`` on some of the places that make it are to be evaluated.
+            Total variation distance between draws without and with the penalty, were all of that real; from ``enough``
+            on some of the places that make it are to be evaluated.
         """
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
         own, others, rhat = self._drawn_beside(challengers, draws)
@@ -111,9 +105,7 @@ class Challengers:
             own, others, rhat = self._drawn_beside(challengers, draws)
         both = np.concatenate([own, others])
         if self._penalty_share is None:
-            kept = draws if Chains.have_converged(rhat) else both
-            distance = 0.0 if versions is None else self.note_possible(chains, kept[: len(draws)], versions, enough)
-            return kept, rhat, distance
+            return draws if Chains.have_converged(rhat) else both, rhat, 0.0
         is_apart = np.zeros(len(others), bool)
         if not Chains.have_converged(rhat):
             of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
@@ -124,8 +116,6 @@ class Challengers:
         if not is_apart.all():
             some = self._rng.permutation(flat_draws(others[~is_apart]))[:_COMPARED]
             distance = self.note_left_out(chains, some, enough)
-        if versions is not None and distance < enough:
-            distance = max(distance, self.note_possible(chains, draws, versions, enough))
         return draws, 0.0, distance
 
     def _drawn_beside(self, challengers: Chains, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
@@ -145,7 +135,10 @@ class Challengers:
         losses = possible - learned
         distance = measured(-losses)[0]
         if distance >= enough:
-            self._choose(draws, np.maximum(1.0 / len(draws) - softmax(-losses), 0.0), learned, possible)
+            weights = np.maximum(1.0 / len(draws) - softmax(-losses), 0.0)
+            drawn = self._rng.choice(len(draws), _EVALUATED, p=weights / weights.sum())
+            chosen, times = np.unique(drawn, return_counts=True)
+            self.left_out = LeftOut(draws[chosen], learned[chosen], possible[chosen], times)
         return distance
 
     def losses(self, chains: Chains, places: np.ndarray) -> np.ndarray:
@@ -158,63 +151,20 @@ class Challengers:
             without = np.array([chains.log_density(x) for x in places])
         return without, np.array([chains.log_density(x) for x in places])
 
-    def note_possible(
-        self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
-    ) -> float:
-        """Note some places where the posterior may go on, and return the distance from a posterior that does.
-
-        Beyond the outermost evaluation what was learned goes on by a trend, which may end a tail that is there. A
-        posterior that goes on has at each place the highest density of several versions of what is learned. The places
-        are draws of chains with half of the log likelihood, which go further out; in twenty dimensions, some twenty of
-        the two hundred count. That is a bound: of a log likelihood of four parameters most of it is not there. How much
-        of it is real, :meth:`take_in` learns.
-
-        Parameters
-        ----------
-        chains : Chains
-        draws : ndarray (chains, n, d)
-            Of these.
-        versions : callable
-            Returns log densities at a place (d,) with outputs as they may be.
-        enough : float
-        """
-        if self._wide is None:
-            self._wide = chains.tempered(draws[:, -1], variances_of(flat_draws(draws)), self._rng)
-            self._wide.set_power(_HALF)
-        elif not self._wide.have_density:
-            self._wide.go_to(draws[:, -1])
-        some = self._rng.permutation(flat_draws(self._wide.draw(is_short=True)[0]))[:_COMPARED]
-        sampled = np.array([self._wide.log_density(x) for x in some])
-        learned = np.array([chains.log_density(x) for x in some])
-        possible = np.array([versions(x).max() for x in some])
-        if not np.isfinite(possible).any():
-            return 0.0
-        gained = softmax(possible - sampled) - softmax(learned - sampled)
-        distance = 0.5 * float(np.abs(gained).sum())
-        if distance >= enough:
-            self._choose(some, np.maximum(gained, 0.0), learned, possible)
-        return distance
-
     def note_beyond(self, chains: Chains, draws: np.ndarray, least: float) -> None:
         """Note the places beyond ``draws`` (n, d) with a log density below ``least``.
 
         Far above them for each parameter and near below them, or the other way round, in turn.
 
         Where evaluations end a trend takes over, which knows the steep side of a tail and may fall by twenty nats where
-        the tail goes on. Neither chains without the penalty nor with half of the log likelihood get there, nor does any
-        version of the outputs, which have the same trend. So the model is asked, without regard to what was learned.
+        the tail goes on. Neither chains without the penalty nor with half of the log likelihood get there, and what is
+        not known of the outputs is not known of a trend. So the model is asked, without regard to what was learned.
         """
         near = math.copysign(_NEAR, self._far)
         self._far = -self._far
         places = np.concatenate([places_beyond(draws, further) for further in (self._far, near)])
         is_like_draws = np.array([chains.log_density(x) >= least for x in places])
         self.beyond = places[~is_like_draws]
-
-    def _choose(self, draws, weights, learned, possible):
-        """Note some of draws (n, d), by their weights, and their log densities as learned and as they may be."""
-        drawn = self._rng.choice(len(draws), _EVALUATED, p=weights / weights.sum())
-        chosen, times = np.unique(drawn, return_counts=True)
-        self.left_out = LeftOut(draws[chosen], learned[chosen], possible[chosen], times)
 
     def take_in(self, found: np.ndarray) -> None:
         """Learn how much of what may be left out is real, from true log densities (m,) at the first places left out.
