@@ -122,7 +122,7 @@ def test_a_tail_beyond_the_draws_is_found(short_search):
 def test_places_beyond_are_asked_where_what_is_learned_has_no_draws(short_search):
     search = short_search(np.linspace(-3.0, 3.0, 12))
     draws, others = np.linspace(0.0, 4.0, 51)[:, None], search.challengers
-    places = [5.0, -0.3, -1.0, 4.3]  # far above and near below, and the other way round
+    places = [4.3, 5.0, -0.3, -1.0]  # near above and far, then below
     levels = [search.chains.log_density(np.array([x])) for x in places]
     asked = []
     for _ in range(2):

@@ -63,7 +63,7 @@ class Challengers:
         self._num_parameters = num_parameters
         self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
         self._real_shares = np.empty(0)
-        self._far = -_FAR
+        self._side = -1.0
         self.forget()
 
     def forget(self) -> None:
@@ -154,15 +154,14 @@ class Challengers:
     def note_beyond(self, chains: Chains, draws: np.ndarray, least: float) -> None:
         """Note the places beyond ``draws`` (n, d) with a log density below ``least``.
 
-        Far above them for each parameter and near below them, or the other way round, in turn.
+        Near to them and far out, above them for each parameter and below them in turn.
 
         Where evaluations end a trend takes over, which knows the steep side of a tail and may fall by twenty nats where
         the tail goes on. Neither chains without the penalty nor with half of the log likelihood get there, and what is
         not known of the outputs is not known of a trend. So the model is asked, without regard to what was learned.
         """
-        near = math.copysign(_NEAR, self._far)
-        self._far = -self._far
-        places = np.concatenate([places_beyond(draws, further) for further in (self._far, near)])
+        self._side = -self._side
+        places = np.concatenate([places_beyond(draws, self._side * further) for further in (_NEAR, _FAR)])
         is_like_draws = np.array([chains.log_density(x) >= least for x in places])
         self.beyond = places[~is_like_draws]
 

@@ -146,9 +146,8 @@ def emulate(
     Warns
     -----
     UserWarning
-        Where the distance is above the tolerance at the end, or was measured once only, or the chains do not agree, or
-        the posterior goes on beyond the draws. One that is interrupted after its first measurement returns what it has,
-        with a warning.
+        Where the distance is above the tolerance at the end, or was measured once only, or the chains do not agree. One
+        that is interrupted after its first measurement returns what it has, with a warning.
 
     Notes
     -----
@@ -187,12 +186,12 @@ def emulate(
     elsewhere, in a mode that the emulation has invented or that no chain was in, it is evaluated there, and chains that
     do not agree are said. Two more evaluations of each round are draws with a power of the likelihood below one, as
     large as what is learned is good enough for: between prior and posterior other modes are in reach. Two more are
-    those draws whose log density is known least. Where the posterior may go on beyond what was learned, up to four more
-    are there, chosen by the mass that they may have; it counts as far as the latest eight of them do have it, and
-    wholly before there was one. Where all black boxes have one row, and none is estimated, the model is evaluated
-    beyond the outermost draws, too, for each parameter above and below in turn, where what is learned has no draws: the
-    search goes on until two rounds found nothing like draws there. A distance is measured where the emulated posterior
-    is, and where half of the log likelihood leads: a mode that no draw has seen is not in it.
+    those draws whose log density is known least. Where what is not known costs log density, up to four more are where
+    that leaves out much mass; it counts as far as the latest eight of them do have it, and wholly before there was one.
+    Where all black boxes have one row, and none is estimated, the model is evaluated beyond the outermost draws, too,
+    for each parameter above and below in turn, where what is learned has no draws: the search goes on until two rounds
+    found nothing like draws there. There the distance is also that by which the posterior moved with the last
+    evaluations. A mode that no draw has seen is not in it.
 
     Examples
     --------

@@ -18,9 +18,9 @@ class Emulation:
     """Of these, without a finite value."""
     distance: float
     """Total variation distance between the posteriors, the largest of several: at the fresh draws of two rounds, which
-    had not been learned, at all places like them, by what is learned without them (ten folds), and from a posterior
-    that goes on where nothing was evaluated, or is not cut by the loss by what is not known, as far as evaluations
-    there found that to be real. Of estimates, fresh draws and places like them together, with one
+    had not been learned; at all places like them, by what is learned without them (ten folds); by how far the posterior
+    moved with the last evaluations; and from one that is not cut by the loss by what is not known, as far as
+    evaluations there found that to be real. Of estimates, fresh draws and places like them together, with one
     standard error: it is never zero, however good what is learned is. The last evaluations are learned, too: what the
     model is then has not been compared with fresh draws."""
     log_ratio_sd: float
