@@ -176,6 +176,7 @@ def test_draws_of_challengers_are_evaluated(short_search, monkeypatch, held_out,
     batch = search.propose(ModelPrior(search.model), 10)
     assert (batch == 77.0).any() == (77.0 in search.draws) == is_challenged
     assert search.rhat == (1.5 if is_challenged else 1.0)
+    assert (search.challengers.beyond is not None) == is_challenged
     search.moved = 0.0
     assert search.held_out == (0.2 if is_challenged else 0.3)
 
