@@ -163,6 +163,17 @@ def test_what_was_learned_since_tells_how_far_off_it_was_before(short_search):
     assert search.held_out == moved
 
 
+def test_a_quarter_of_the_draws_in_a_tail_that_was_not_known_is_a_distance_of_a_quarter(short_search, monkeypatch):
+    search = short_search(np.linspace(-3.0, 3.0, 12))
+    depths = {"before": 50.0, "after": 0.0}
+    monkeypatch.setattr(search, "_renew", lambda fits: setattr(search, "current", fits))
+    search.chains = SimpleNamespace(log_density=lambda x: -depths[search.current] * (x[0] > 0.75))
+    search.fits = search.current = "after"
+    search.draws = np.linspace(0.0, 1.0, 40).reshape(4, 10, 1)
+    assert search._moved_from("before") == pytest.approx(0.25)
+    assert search.current == "after"
+
+
 @pytest.mark.parametrize(("held_out", "is_challenged"), [(0.01, 1), (0.3, 0)])
 def test_draws_of_challengers_are_evaluated(short_search, monkeypatch, held_out, is_challenged):
     search = short_search(np.linspace(-3.0, 3.0, 12))

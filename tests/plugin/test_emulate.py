@@ -343,13 +343,14 @@ def test_the_last_evaluations_are_learned_too():
     emulated = pk.emulate(
         curve_model(lambda rate: np.exp(-rate * TIMES) + 0.1 * np.sin(5.0 * rate * TIMES)),
         40,
-        random_seed=1,
+        tolerance=0.2,  # it ends before the curve is known well, so that the last evaluations matter
+        random_seed=3,
         progressbar=False,
     )
     found, log_density = emulated.emulation, emulated.compile_logp()
     last = slice(int(found.rounds["num_evaluations"].iloc[-1]), None)
     learned = [float(log_density({"rate_log__": x})) for x in found.positions[last, 0]]
-    np.testing.assert_allclose(learned, found.log_density[last], atol=0.01)
+    np.testing.assert_allclose(learned, found.log_density[last], atol=0.001)
 
 
 @machine_code

@@ -11,7 +11,7 @@ from scipy.special import softmax
 from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat, variances_of
 from pymc_kernel.plugin.emulation.emulation import measured
 
-_COMPARED = 200  # draws whose log densities as learned and as they may be are compared
+COMPARED = 200  # draws at which two densities are compared
 _EVALUATED = 4  # in a round, of those that what is learned leaves out
 # Beyond the outermost draw, in units of the way to it from the median. Of a thousand draws of a normal distribution
 # the outermost is 3.1 standard deviations out. Far from it, at 4.6, there are no draws unless the tail is heavier. Near
@@ -29,7 +29,7 @@ class LeftOut(NamedTuple):
     learned: np.ndarray
     """(m,), log densities there by what is learned."""
     possible: np.ndarray
-    """(m,), and as high as they may be."""
+    """(m,), and without the penalty: they may be so high."""
     times_drawn: np.ndarray
     """(m,), how often each was drawn by the mass that it may have."""
 
@@ -73,17 +73,13 @@ class Challengers:
         self.beyond: np.ndarray | None = None
 
     @property
-    def places(self) -> np.ndarray:
-        """All places to be evaluated (m, d): apart, left out, beyond."""
-        beyond = [] if self.beyond is None else [self.beyond]
-        return np.concatenate([self.apart, self.left_out.places, *beyond])
+    def places(self) -> dict[str, np.ndarray]:
+        """Places to be evaluated, (m, d) of each kind, in the order in which a batch has them."""
+        beyond = self.apart[:0] if self.beyond is None else self.beyond
+        return {"apart": self.apart, "left_out": self.left_out.places, "beyond": beyond}
 
     def challenge(
-        self,
-        chains: Chains,
-        draws: np.ndarray,
-        centers: Sequence,
-        enough: float,
+        self, chains: Chains, draws: np.ndarray, centers: Sequence, enough: float
     ) -> tuple[np.ndarray, float, float]:
         """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
 
@@ -98,14 +94,14 @@ class Challengers:
             on some of the places that make it are to be evaluated.
         """
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
-        own, others, rhat = self._drawn_beside(challengers, draws)
+        both, rhat = self._drawn_beside(challengers, draws)
         if not Chains.have_converged(rhat):  # by chance, it may be: of fifty draws each, in chains that have just begun
             more, _ = chains.draw()
             draws = np.concatenate([draws, more], axis=1)
-            own, others, rhat = self._drawn_beside(challengers, draws)
-        both = np.concatenate([own, others])
+            both, rhat = self._drawn_beside(challengers, draws)
         if self._penalty_share is None:
             return draws if Chains.have_converged(rhat) else both, rhat, 0.0
+        own, others = both[: len(draws)], both[len(draws) :]
         is_apart = np.zeros(len(others), bool)
         if not Chains.have_converged(rhat):
             of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
@@ -114,17 +110,17 @@ class Challengers:
             self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
         distance = 0.0
         if not is_apart.all():
-            some = self._rng.permutation(flat_draws(others[~is_apart]))[:_COMPARED]
+            some = self._rng.permutation(flat_draws(others[~is_apart]))[:COMPARED]
             distance = self.note_left_out(chains, some, enough)
         return draws, 0.0, distance
 
-    def _drawn_beside(self, challengers: Chains, draws: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
-        """Return the last of ``draws`` (chains, n, d), as many draws of challengers, and the R-hat of both."""
+    def _drawn_beside(self, challengers: Chains, draws: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the last of ``draws`` (chains, n, d) with as many draws of challengers after them, and their R-hat."""
         with self._without_penalty():
             others, _ = challengers.draw()
         count = min(draws.shape[1], others.shape[1])
-        own, others = draws[:, -count:], others[:, -count:]
-        return own, others, largest_rhat(np.concatenate([own, others]))
+        both = np.concatenate([draws[:, -count:], others[:, -count:]])
+        return both, largest_rhat(both)
 
     def note_left_out(self, chains: Chains, draws: np.ndarray, enough: float) -> float:
         """Note some of ``draws`` (n, d), which are without the penalty, that it leaves out, and return the distance.
@@ -158,7 +154,7 @@ class Challengers:
 
         Where evaluations end a trend takes over, which knows the steep side of a tail and may fall by twenty nats where
         the tail goes on. Neither chains without the penalty nor with half of the log likelihood get there, and what is
-        not known of the outputs is not known of a trend. So the model is asked, without regard to what was learned.
+        known of errors does not tell of a wrong trend. So the model is asked, without regard to what was learned.
         """
         self._side = -self._side
         places = np.concatenate([places_beyond(draws, self._side * further) for further in (_NEAR, _FAR)])
@@ -172,11 +168,10 @@ class Challengers:
         they do have is that of all the mass.
         """
         _, learned, possible, times = (a[: len(found)] for a in self.left_out)
-        asked = possible > learned
-        found, learned = found[asked] - possible[asked], (learned - possible)[asked]
+        found, learned = found - possible, learned - possible  # each was chosen for a loss above zero
         found = np.where(np.isfinite(found), np.minimum(found, 0.0), -np.inf)
         shares = np.maximum(np.exp(found) - np.exp(learned), 0.0) / -np.expm1(learned)
-        self._real_shares = np.concatenate([self._real_shares, np.repeat(shares, times[asked])])[-_REMEMBERED:]
+        self._real_shares = np.concatenate([self._real_shares, np.repeat(shares, times)])[-_REMEMBERED:]
 
     @property
     def real_share(self) -> float:

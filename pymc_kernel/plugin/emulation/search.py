@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property, partial
-from itertools import islice
+from itertools import islice, takewhile
 from types import MappingProxyType
 
 import numpy as np
@@ -12,7 +12,7 @@ from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import PRIOR_DRAWS, Chains, Explorers, flat_draws, variances_of
-from pymc_kernel.plugin.emulation.challengers import Challengers
+from pymc_kernel.plugin.emulation.challengers import COMPARED, Challengers
 from pymc_kernel.plugin.emulation.coarse import coarse_versions, is_difference
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.emulation import (
@@ -128,7 +128,8 @@ class Search:
                 if self.fits is not None:  # else the batch is of the prior
                     explored = self._explored(prior)
                     self.num_explored = len(explored)
-                    batch = np.concatenate([batch, explored, self.challengers.places, self._most_uncertain()])
+                    challenging = self.challengers.places.values()
+                    batch = np.concatenate([batch, explored, *challenging, self._most_uncertain()])
                 batch = batch[:left]
 
     def _explored(self, prior) -> np.ndarray:
@@ -408,8 +409,7 @@ class Search:
         """
         if not len(self.challengers.apart):
             return
-        found = self._found(num_places, 0, len(self.challengers.apart))
-        modes, rhat = self.challengers.modes(found, self._least())
+        modes, rhat = self.challengers.modes(self._found(num_places, "apart"), self._least())
         self.rhat = max(self.rhat, rhat)
         places, modes = self.chains.places, modes[: _CHAINS // 2]
         places[: len(modes)] = modes
@@ -419,8 +419,7 @@ class Search:
         """Learn from the latest evaluations how much of what may be left out is real."""
         if self.estimated:  # noise hides whether a single place has mass
             return
-        apart, left_out = len(self.challengers.apart), len(self.challengers.left_out.places)
-        self.challengers.take_in(self._found(num_places, apart, left_out))
+        self.challengers.take_in(self._found(num_places, "left_out"))
 
     def _moved_from(self, fits) -> float:
         """Return the total variation distance from the posterior by the ``fits`` before, at draws by those after it.
@@ -430,7 +429,7 @@ class Search:
         """
         if fits is None or not self.unknown.may_go_on:
             return 0.0
-        some = self.rng.permutation(flat_draws(self.draws))[:_CANDIDATES]
+        some = self.rng.permutation(flat_draws(self.draws))[:COMPARED]
         after = np.array([self.chains.log_density(x) for x in some])
         self._renew(fits)
         before = np.array([self.chains.log_density(x) for x in some])
@@ -441,19 +440,20 @@ class Search:
         """Return what share of places beyond the draws the posterior goes on to, by the latest evaluations."""
         if self.challengers.beyond is None:
             return np.nan
-        skipped = len(self.challengers.apart) + len(self.challengers.left_out.places)
-        found = self._found(num_places, skipped, len(self.challengers.beyond))
+        found = self._found(num_places, "beyond")
         if len(found) < len(self.challengers.beyond):
             return np.nan
         return float(np.mean(found >= self._least())) if len(found) else 0.0
 
-    def _found(self, num_places, skipped, count):
-        """Return the true log densities of ``count`` places of the latest batch, some after those of explorers.
+    def _found(self, num_places, kind):
+        """Return the true log densities of one kind of the challengers' places in the latest batch.
 
         Fewer where the batch was cut off.
         """
+        places = self.challengers.places
+        skipped = sum(len(places[before]) for before in takewhile(kind.__ne__, places))
         first = self.num_own + self.num_explored + skipped
-        return self.record.levels[-num_places:][first:][:count]
+        return self.record.levels[-num_places:][first:][: len(places[kind])]
 
     def result(self, first_error) -> pm.Model:
         """Return the emulated model with the best of the fits."""
