@@ -146,14 +146,14 @@ def one_run(family, seed):
     }  # fmt: skip
 
 
-def cells(rows):
-    """Return a row of the table."""
+def counted(rows, wrong):
+    """Return the cells of rows, whose answers are wrong where they are ``off`` by more than ``wrong`` of the mass."""
     off, said, rhat, evaluations = (
         np.array([row[key] for row in rows]) for key in ("off", "said", "rhat", "evaluations")
     )
-    wrong, said = off > WRONG, said | (rhat > STUCK)  # PyMC says so
-    silent = np.sort(off[wrong & ~said])[::-1]
-    counts = [(~wrong).sum(), (~wrong & said).sum(), (wrong & said).sum(), len(silent)]
+    is_wrong, said = off > wrong, said | (rhat > STUCK)  # PyMC says so
+    silent = np.sort(off[is_wrong & ~said])[::-1]
+    counts = [(~is_wrong).sum(), (~is_wrong & said).sum(), (is_wrong & said).sum(), len(silent)]
     return [
         len(rows),
         *counts,
@@ -166,7 +166,7 @@ def cells(rows):
 def main(families=tuple(FAMILIES), first_seed=1000, repetitions=10, again=False, jobs=2):
     tasks = [(f, s) for s in range(first_seed, first_seed + repetitions) for f in families]
     rows = ROWS.complete(one_run, tasks, lambda row: f"{row['off']:.3f}, {row['evaluations']}", again, jobs)
-    print(TABLE.write([[f, *cells(own)] for f in FAMILIES if (own := [r for r in rows if r["family"] == f])]))
+    print(TABLE.write([[f, *counted(own, WRONG)] for f in FAMILIES if (own := [r for r in rows if r["family"] == f])]))
 
 
 if __name__ == "__main__":

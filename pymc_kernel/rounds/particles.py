@@ -57,6 +57,8 @@ class Draws(NamedTuple):
     """At the last power."""
     powers: tuple[float, ...]
     """Through which the particles went, as parts of the last one."""
+    passed: tuple[np.ndarray, ...]
+    """Particles (n, d) before each of these powers: draws of the prior first."""
 
 
 @dataclass(frozen=True)
@@ -121,17 +123,18 @@ class ParticleSampler:
         """Return draws after all powers, with the log likelihood to its own power."""
         state = tempering.init(Evaluated(positions, *evaluate(positions)))
         config = tempering.Config(Differences(), self.threshold, min_moves=_BLOCK, max_moves=_BLOCK, num_folds=2)
-        powers = []
+        powers, passed = [], []
         while state.inverse_temperature < 1.0:
             chosen = tempering.choose_temperature(state, config)
             powers.append(chosen[0])
+            passed.append(state.particles.positions)
             enough, most = _BRIEFLY, self.moves
             if chosen[0] == 1.0:
                 enough, most = self.correlation, self.most_moves(positions.shape[1])
             state, forgetting = _forget(rng, state, evaluate, chosen, config, enough, most)
         particles = state.particles.take(rng.permutation(self.num_particles))
         evidence = state.log_evidence
-        return Draws(particles.positions, particles.log_likelihood, evidence, *forgetting, tuple(powers))
+        return Draws(particles.positions, particles.log_likelihood, evidence, *forgetting, tuple(powers), tuple(passed))
 
     def most_moves(self, num_dims: int) -> int:
         """Return the largest number of moves at the last power."""

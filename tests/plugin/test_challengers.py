@@ -35,6 +35,18 @@ def short_search():
     return at_places
 
 
+@pytest.mark.parametrize("goes_far", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_a_tail_may_go_on_beyond_the_outermost_evaluation(short_search, goes_far):
+    search = short_search(np.concatenate([np.linspace(-3.0, 3.0, 6), np.geomspace(3.3, 60.0, 30)[: 30 * goes_far]]))
+    draws, _ = search.chains.draw(is_short=True)
+    search.challengers.forget()
+    distance = search.challengers.note_possible(search.chains, draws, search._versions, 0.05)
+    assert (distance > 0.05) is not goes_far
+    left_out = search.challengers.left_out.places
+    assert (len(left_out) == 0) is goes_far
+    assert goes_far or (left_out > 3.0).any()
+
+
 def asked_of(others, learned, possible):
     """Let challengers have asked for places with these log densities, once each."""
     places = np.zeros((len(learned), 1))
@@ -56,6 +68,9 @@ def test_what_may_be_left_out_counts_as_far_as_it_is_real():
     others.left_out = others.left_out._replace(times_drawn=np.array([4, 0, 0, 0]))
     others.take_in(np.log([1.1]))
     assert others.real_share == pytest.approx((0.5 + 6.0) / 9.0)
+    asked_of(others, np.log([0.1, 0.6]), np.log([1.1, 0.6]))  # one may have no more than is learned there
+    others.take_in(np.log([1.1, 0.6]))
+    assert others.real_share == pytest.approx((0.5 + 6.5) / 9.0)
     # Mass of 9 beside one that is learned, of which two thirds are there: six of seven.
     others._real_shares = np.array([1.0, 0.5])
     assert others.real_distance(0.9) == pytest.approx(6.0 / 7.0)
@@ -141,7 +156,8 @@ def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(short_searc
     good, bad = rng.normal(size=(4, 40, 1)), rng.normal(3.0, 1.0, (4, 40, 1))
     looks = iter([bad, good, good])  # of challengers, of the chains of the search, of challengers again
     monkeypatch.setattr(Chains, "draw", lambda *_, **__: (next(looks), 1.0))
-    draws, rhat, _ = search.challengers.challenge(search.chains, good, np.zeros((6, 1)), 0.05)
+    monkeypatch.setattr(search.challengers, "note_possible", lambda *_: 0.0)
+    draws, rhat, _ = search.challengers.challenge(search.chains, good, np.zeros((6, 1)), search._versions, 0.05)
     assert rhat < 1.1
     assert draws.shape == (4, 80, 1)
 
@@ -213,3 +229,5 @@ def test_versions_without_a_density_are_minus_infinity(short_search):
     )
     assert not np.isnan(versions).any()
     assert np.isneginf(versions).any()
+    draws, _ = search.chains.draw(is_short=True)
+    assert np.isfinite(search.challengers.note_possible(search.chains, draws, search._versions, 0.05))

@@ -16,7 +16,7 @@ from pymc_kernel.plugin.emulation.penalty import Penalty
 from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.emulation.test_variance_bound import value_at
-from tests.plugin.models import add_places
+from tests.plugin.models import add_places, searched_at
 
 TIMES = np.arange(4.0)
 NOISE = 0.1
@@ -217,6 +217,20 @@ def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
     np.testing.assert_allclose(levels[0.0] - levels[1.0], 0.5 * variances, rtol=1e-6, atol=1e-9)
     assert variances.max() > 2.0 * variances.min() > 0.0
     assert variances.max() > 1e-3
+
+
+def test_whether_it_goes_on_is_asked_where_the_penalty_leaves_nothing_out(give_draws, monkeypatch):
+    give_draws([0.0, 0.0], 1.0)
+    with pm.Model() as model:
+        _exact(pm.Normal("x", 0.0, 2.0, shape=2))
+    search = searched_at(model, np.random.default_rng(5).normal(0.0, 2.0, (30, 2)))
+    others, draws = search.challengers, search.chains.draw()[0]
+    monkeypatch.setattr(others, "note_possible", lambda *_: 0.4)
+    assert search.unknown.may_go_on
+    for left_out, expected in ((0.3, 0.3), (0.01, 0.4)):
+        monkeypatch.setattr(others, "note_left_out", lambda *_, it=left_out: it)
+        assert others.challenge(search.chains, draws, draws[:, -1], search._versions, 0.05)[2] == expected
+        assert others.challenge(search.chains, draws, draws[:, -1], None, 0.05)[2] == left_out
 
 
 def test_of_several_rows_or_estimates_it_is_not_asked_whether_it_goes_on():

@@ -19,6 +19,7 @@ def search_with(rounds, tolerance, may_go_on=True, beyond=(0.0, 0.0, 0.0)):
     search = Search.__new__(Search)
     search.unknown, search.estimated, search.tolerance = SimpleNamespace(may_go_on=may_go_on), [], tolerance
     search.noise_share, search.noise_sd, search.best = 0.0, 0.0, None
+    search.particles, search.by_particles, search.num_by_chains = None, False, 0
     measured = enumerate(zip(rounds, beyond, strict=False))
     search.rounds = [Round(10 * i, d, sd, 1.0, d, rhat, 0.0, share) for i, ((d, sd, rhat), share) in measured]
     return search

@@ -1,7 +1,7 @@
 """What draws of an emulated model miss: modes that no chain is in, what a penalty leaves out, and ends of tails."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat
 from pymc_kernel.plugin.emulation.emulation import measured
 
 COMPARED = 200  # draws at which two densities are compared
+_HALF = 0.5  # of the log likelihood: what half of the data would say
 _EVALUATED = 4  # in a round, of those that what is learned leaves out
 # Beyond the outermost draw, in units of the way to it from the median. Of a thousand draws of a normal distribution
 # the outermost is 3.1 standard deviations out. Far from it, at 4.6, there are no draws unless the tail is heavier. Near
@@ -29,7 +30,7 @@ class LeftOut(NamedTuple):
     learned: np.ndarray
     """(m,), log densities there by what is learned."""
     possible: np.ndarray
-    """(m,), and without the penalty: they may be so high."""
+    """(m,), and as high as they may be."""
     times_drawn: np.ndarray
     """(m,), how often each was drawn by the mass that it may have."""
 
@@ -61,6 +62,7 @@ class Challengers:
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
         self._penalty_share, self._rng = penalty_share, rng
         self._num_parameters = num_parameters
+        self._wide: Chains | None = None
         self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
         self._real_shares = np.empty(0)
         self._side = -1.0
@@ -79,9 +81,17 @@ class Challengers:
         return {"apart": self.apart, "left_out": self.left_out.places, "beyond": beyond}
 
     def challenge(
-        self, chains: Chains, draws: np.ndarray, centers: Sequence, enough: float
+        self,
+        chains: Chains,
+        draws: np.ndarray,
+        centers: Sequence,
+        versions: Callable[[np.ndarray], np.ndarray] | None,
+        enough: float,
     ) -> tuple[np.ndarray, float, float]:
         """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
+
+        With ``versions``, as of :meth:`note_possible`, it is asked whether the posterior may go on, where the penalty
+        leaves nothing out.
 
         Returns
         -------
@@ -90,8 +100,8 @@ class Challengers:
         rhat : float
             Of what is known to be in the posterior.
         distance : float
-            Total variation distance between draws without and with the penalty, were all of that real; from ``enough``
-            on some of the places that make it are to be evaluated.
+            Total variation distance between draws without and with the penalty, or from a posterior that goes on, were
+            all of that real; from ``enough`` on some of the places that make it are to be evaluated.
         """
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
         both, rhat = self._drawn_beside(challengers, draws)
@@ -100,7 +110,9 @@ class Challengers:
             draws = np.concatenate([draws, more], axis=1)
             both, rhat = self._drawn_beside(challengers, draws)
         if self._penalty_share is None:
-            return draws if Chains.have_converged(rhat) else both, rhat, 0.0
+            kept = draws if Chains.have_converged(rhat) else both
+            distance = 0.0 if versions is None else self.note_possible(chains, kept[: len(draws)], versions, enough)
+            return kept, rhat, distance
         own, others = both[: len(draws)], both[len(draws) :]
         is_apart = np.zeros(len(others), bool)
         if not Chains.have_converged(rhat):
@@ -112,6 +124,8 @@ class Challengers:
         if not is_apart.all():
             some = self._rng.permutation(flat_draws(others[~is_apart]))[:COMPARED]
             distance = self.note_left_out(chains, some, enough)
+        if versions is not None and distance < enough:
+            distance = max(distance, self.note_possible(chains, draws, versions, enough))
         return draws, 0.0, distance
 
     def _drawn_beside(self, challengers: Chains, draws: np.ndarray) -> tuple[np.ndarray, float]:
@@ -131,11 +145,49 @@ class Challengers:
         losses = possible - learned
         distance = measured(-losses)[0]
         if distance >= enough:
-            weights = np.maximum(1.0 / len(draws) - softmax(-losses), 0.0)
-            drawn = self._rng.choice(len(draws), _EVALUATED, p=weights / weights.sum())
-            chosen, times = np.unique(drawn, return_counts=True)
-            self.left_out = LeftOut(draws[chosen], learned[chosen], possible[chosen], times)
+            self._choose(draws, np.maximum(1.0 / len(draws) - softmax(-losses), 0.0), learned, possible)
         return distance
+
+    def note_possible(
+        self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
+    ) -> float:
+        """Note some places where the posterior may go on, and return the distance from a posterior that does.
+
+        It has at each place the highest density of several versions of what is learned. The places are draws of chains
+        with half of the log likelihood, which go further out, and to other modes. That is a bound: of a log likelihood
+        of four parameters most of it is not there. How much of it is real, :meth:`take_in` learns.
+
+        Parameters
+        ----------
+        chains : Chains
+        draws : ndarray (chains, n, d)
+            Of these.
+        versions : callable
+            Returns log densities at a place (d,) with outputs as they may be.
+        enough : float
+        """
+        if self._wide is None:
+            self._wide = chains.tempered(draws[:, -1], variances_of(flat_draws(draws)), self._rng)
+            self._wide.set_power(_HALF)
+        elif not self._wide.have_density:
+            self._wide.go_to(draws[:, -1])
+        some = self._rng.permutation(flat_draws(self._wide.draw(is_short=True)[0]))[:COMPARED]
+        sampled = np.array([self._wide.log_density(x) for x in some])
+        learned = np.array([chains.log_density(x) for x in some])
+        possible = np.array([versions(x).max() for x in some])
+        if not np.isfinite(possible).any():
+            return 0.0
+        gained = softmax(possible - sampled) - softmax(learned - sampled)
+        distance = 0.5 * float(np.abs(gained).sum())
+        if distance >= enough:
+            self._choose(some, np.maximum(gained, 0.0), learned, possible)
+        return distance
+
+    def _choose(self, draws, weights, learned, possible):
+        """Note some of draws (n, d), by their weights, and their log densities as learned and as they may be."""
+        drawn = self._rng.choice(len(draws), _EVALUATED, p=weights / weights.sum())
+        chosen, times = np.unique(drawn, return_counts=True)
+        self.left_out = LeftOut(draws[chosen], learned[chosen], possible[chosen], times)
 
     def losses(self, chains: Chains, places: np.ndarray) -> np.ndarray:
         """Return the log densities (n,) that the penalty takes at places (n, d)."""
@@ -168,10 +220,11 @@ class Challengers:
         they do have is that of all the mass.
         """
         _, learned, possible, times = (a[: len(found)] for a in self.left_out)
-        found, learned = found - possible, learned - possible  # each was chosen for a loss above zero
+        is_lower = learned < possible  # with more mass by all versions, one may be no higher than what is learned
+        found, learned = found[is_lower] - possible[is_lower], (learned - possible)[is_lower]
         found = np.where(np.isfinite(found), np.minimum(found, 0.0), -np.inf)
         shares = np.maximum(np.exp(found) - np.exp(learned), 0.0) / -np.expm1(learned)
-        self._real_shares = np.concatenate([self._real_shares, np.repeat(shares, times)])[-_REMEMBERED:]
+        self._real_shares = np.concatenate([self._real_shares, np.repeat(shares, times[is_lower])])[-_REMEMBERED:]
 
     @property
     def real_share(self) -> float:

@@ -16,7 +16,7 @@ from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.emulation.evaluations import Evaluations
 from pymc_kernel.plugin.emulation.hoisted import with_hoisted
-from pymc_kernel.plugin.emulation.search import TOLERANCE, TOO_FEW, Search
+from pymc_kernel.plugin.emulation.search import MODES_APART, TOLERANCE, TOO_FEW, Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
 from pymc_kernel.plugin.model.estimated import estimated_terms
@@ -104,8 +104,7 @@ def emulate(
         Of the whole model, at most.
     tolerance : float
         It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
-        from different starts agree (R-hat below 1.1), also once the last evaluations are learned; or in three rounds in
-        which they do not agree, as in modes apart. Zero: never.
+        from different starts agree (R-hat below 1.1), also once the last evaluations are learned. Zero: never.
     batch_size : int, optional
         Evaluations in a round, besides those that explore. By default 2 (k + 2), for k inputs of the largest function,
         and 4 where the last round's distance is above one half.
@@ -146,8 +145,9 @@ def emulate(
     Warns
     -----
     UserWarning
-        Where the distance is above the tolerance at the end, or was measured once only, or the chains do not agree. One
-        that is interrupted after its first measurement returns what it has, with a warning.
+        Where the distance is above the tolerance at the end, or was measured once only, or the chains do not agree, or
+        the posterior has modes that ``pm.sample`` does not go between. One that is interrupted after its first
+        measurement returns what it has, with a warning.
 
     Notes
     -----
@@ -183,15 +183,21 @@ def emulate(
 
     Chains that have converged are challenged by others, once the distance is below the tolerance. These begin as those
     of ``pm.sample`` do, around a draw and around the model's initial point, and at draws of the prior. Where these end
-    elsewhere, in a mode that the emulation has invented or that no chain was in, it is evaluated there, and chains that
-    do not agree are said. Two more evaluations of each round are draws with a power of the likelihood below one, as
-    large as what is learned is good enough for: between prior and posterior other modes are in reach. Two more are
-    those draws whose log density is known least. Where what is not known costs log density, up to four more are where
-    that leaves out much mass; it counts as far as the latest eight of them do have it, and wholly before there was one.
-    Where all black boxes have one row, and none is estimated, the model is evaluated beyond the outermost draws, too,
-    for each parameter above and below in turn, where what is learned has no draws: the search goes on until two rounds
+    elsewhere, in a mode that the emulation has invented or that no chain was in, it is evaluated there. Two more
+    evaluations of each round are draws with a power of the likelihood below one, as large as what is learned is good
+    enough for: between prior and posterior other modes are in reach. Two more are those draws whose log density is
+    known least. Where the posterior may go on beyond what was learned, up to four more are there, chosen by the mass
+    that they may have; it counts as far as the latest eight of them do have it, and wholly before there was one. Where
+    all black boxes have one row, and none is estimated, the model is evaluated beyond the outermost draws, too, for
+    each parameter above and below in turn, where what is learned has no draws: the search goes on until two rounds
     found nothing like draws there. There the distance is also that by which the posterior moved with the last
     evaluations. A mode that no draw has seen is not in it.
+
+    Where three rounds found nothing to learn, and chains do not agree all the same, they are in modes apart, or slow.
+    Of a model with a proper prior particles take their place: four populations from the prior to the posterior through
+    powers of the likelihood, which weigh modes. One place of each population on its way is evaluated besides, since a
+    mode that is lost there is lost for good; the search does not end before the weights of the latest eight of them, at
+    the power that came next, were right within a nat.
 
     Examples
     --------
@@ -221,7 +227,7 @@ def emulate(
     ended = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
     emulated = search.result(ended.first_error)
     ended.warn_of_deaths()
-    if problem := search.problem(ended.first_error):
+    if problem := search.problem(ended.first_error) or MODES_APART * search.best_is_by_particles:
         warn_user(problem)
     return emulated
 

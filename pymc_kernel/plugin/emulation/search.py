@@ -26,6 +26,7 @@ from pymc_kernel.plugin.emulation.emulation import (
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
 from pymc_kernel.plugin.emulation.limits import limits_of
+from pymc_kernel.plugin.emulation.particles import Particles
 from pymc_kernel.plugin.emulation.penalty import with_penalties
 from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
@@ -43,9 +44,14 @@ _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
+_FAVORABLE_OF = 20  # versions of the outputs at a place: the odds of the most favorable are those of a test at 5 %
 _EXACT = (
     " Exact draws correct such a difference, though not a tail or a mode that was never drawn, for an evaluation each: "
     "by pk.EmulatedNUTS, or pk.sample_surrogate with exact=True."
+)
+MODES_APART = (
+    "the emulated model has modes apart, which NUTS chains do not go between: pk.sample_smc on it weighs them, where "
+    "pm.sample does not."
 )
 TOO_FEW = "evaluations are too few to learn from and to measure what was learned"
 _TAIL = 0.05  # of the draws: places with a lower log density are not like them
@@ -89,6 +95,9 @@ class Search:
         self.rounds: list[Round] = []
         self.is_confirmed = self.lacks_density = False
         self.explorers: Explorers | None = None
+        self.particles: Particles | None = None  # where chains stay in modes apart
+        self.num_by_chains = 0  # rounds before there were particles
+        self.by_particles = self.best_is_by_particles = False
         self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
         self.held_out_errors = self.best_noise = None
         self.held_out_alone = self.may_be_left_out = self.moved = 0.0  # distances by the last fit
@@ -118,7 +127,7 @@ class Search:
                 self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)])
                 if self.best is not None:
                     advance(0, f"Distance {self.best.distance:.2f}")
-                if self.is_divided and not self.never_ends:
+                if self.is_divided and not self._weigh_modes(prior) and not self.never_ends:
                     break
                 batch = self.propose(prior, size or self._batch_size)
                 left = (most - len(self.record)) // self.repeats
@@ -132,8 +141,18 @@ class Search:
                     batch = np.concatenate([batch, explored, *challenging, self._most_uncertain()])
                 batch = batch[:left]
 
+    def _weigh_modes(self, prior) -> bool:
+        """Draw by particles from now on, and forget how good what lacks a mode seemed; return whether that is new."""
+        if self.particles is not None or not prior.is_proper:
+            return False
+        self.particles, self.num_by_chains = Particles(self.chains, prior, self.rng), len(self.rounds)
+        self.best, self.is_confirmed = self.best._replace(distance=1.0), False
+        return True
+
     def _explored(self, prior) -> np.ndarray:
-        """Return where explorers end (m, d); there are none between likelihood and an improper prior."""
+        """Return places (m, d) between prior and posterior; there are none between likelihood and an improper prior."""
+        if self.by_particles:
+            return self.particles.passed
         if not prior.is_proper:
             return np.empty((0, self.initial.size))
         if self.explorers is None:
@@ -155,6 +174,7 @@ class Search:
         is_best = self.held_out < max(self._enough, self.best.distance)
         if is_best:
             self.best_fits, self.best_draws = self.fits, self.draws
+            self.best_is_by_particles = self.by_particles
             self.best = self.best._replace(rhat=self.rhat)
         self.best = self.best._replace(distance=max(self.best.distance, self.held_out))
         return is_best
@@ -200,6 +220,7 @@ class Search:
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
                 self.best_fits, self.best_draws, self.best_noise = self.fits, self.draws, np.sqrt(noise)
+                self.best_is_by_particles = self.by_particles
 
     def _measured_at_fresh(self, batch, evaluated):
         """Return what was measured at the fresh draws of a batch, and the variances (f,) of the noise of estimates.
@@ -212,7 +233,8 @@ class Search:
             learned = np.array([self.chains.log_density(x) for x in batch])
             log_ratios = np.array([e.log_density for e in evaluated]) - learned
             if log_ratios[explored].size:
-                self.explorers.set_power(log_ratios[explored])
+                learns = self.particles.take_in if self.by_particles else self.explorers.set_power
+                learns(log_ratios[explored])
             return measured(log_ratios[: self.num_own]), np.zeros(0)
         positions = np.repeat(batch, self.repeats, axis=0)
         errors, inputs = self.given.errors(
@@ -238,14 +260,19 @@ class Search:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the distance is known to be within the tolerance, and the posterior not to go on beyond the draws."""
+        """Whether the distance is known to be within the tolerance, and nothing is known of beyond the draws."""
         has_bounds = not self.unknown.may_go_on or all(r.beyond == 0.0 for r in self.rounds[-2:])
-        return self.best is not None and self.is_confirmed and has_bounds and self.best.distance < self._enough
+        has_all = not self.by_particles or self.particles.know_the_way
+        is_near = self.best is not None and self.is_confirmed and self.best.distance < self._enough
+        return is_near and has_bounds and has_all
 
     @property
     def is_divided(self) -> bool:
-        """Whether all is learned where the chains are, and they do not agree: they are in modes apart, or slow."""
-        last = self.rounds[-_LEARNED:]
+        """Whether all is learned where the chains are, and they do not agree: they are in modes apart, or slow.
+
+        Chains, or populations of particles, once there are some.
+        """
+        last = self.rounds[self.num_by_chains :][-_LEARNED:]
         if len(last) < _LEARNED or self.estimated:
             return False
         # One chain of ten in an invented mode is a distance of a tenth, however wrong the log density is there.
@@ -292,27 +319,42 @@ class Search:
             if self.lacks_density:  # a likelihood of zero at all of them, or by what was learned
                 self.fits = None
                 return prior.draw(self.rng, size)
-            if self.draws is None:
-                self.chains.begin(best, variances_of(prior.draw(self.rng, PRIOR_DRAWS)), self.rng)
-            elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
-                self._begin_anew(best)
-            if self.explorers is not None:
-                self.chains.exchange(self.explorers.chains, self.rng)
-            draws, self.rhat = self.chains.draw(is_short=self._is_poor)
+            draws, self.rhat = self._draw(prior, best)
             self.draws = draws
             self.held_out_alone = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             self.may_be_left_out, self.moved = 0.0, self._moved_from(before)
             if self.held_out_alone < self._enough:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
-                draws, rhat, self.may_be_left_out = self.challengers.challenge(
-                    self.chains, draws, centers, self._enough
-                )
-                self.draws, self.rhat = draws, max(self.rhat, rhat)
+                versions = self._versions if self.unknown.may_go_on else None
+                if not self.by_particles:
+                    draws, rhat, self.may_be_left_out = self.challengers.challenge(
+                        self.chains, draws, centers, versions, self._enough
+                    )
+                    self.draws, self.rhat = draws, max(self.rhat, rhat)
+                elif versions is not None:
+                    self.may_be_left_out = self.challengers.note_possible(self.chains, draws, versions, self._enough)
                 if self.unknown.may_go_on:
                     self.challengers.note_beyond(self.chains, flat_draws(draws), self._least())
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
         return flat_draws(draws[:, kept].transpose(1, 0, 2))[:size]
+
+    def _draw(self, prior, best):
+        """Return draws (chains, n, d) by what was learned, and their R-hat; chains begin at the ``best`` places."""
+        if self.particles is not None:
+            try:
+                drawn = self.particles.draw()
+                self.by_particles = True
+                return drawn
+            except ValueError:  # no draw of the prior has a density
+                self.by_particles = False
+        if self.draws is None:
+            self.chains.begin(best, variances_of(prior.draw(self.rng, PRIOR_DRAWS)), self.rng)
+        elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
+            self._begin_anew(best)
+        if self.explorers is not None:
+            self.chains.exchange(self.explorers.chains, self.rng)
+        return self.chains.draw(is_short=self._is_poor)
 
     def _most_uncertain(self) -> np.ndarray:
         """Return the draws (_UNCERTAIN, d) whose log density is known least; none of a model that is poor.
@@ -327,6 +369,10 @@ class Search:
     def _uncertainty(self, draw):
         """Return how far the log density at a draw (d,) may be off, by what is learned."""
         return self.given.uncertainty(draw, self._inputs_at(draw), self.fits, self.chains.log_density(draw), self.rng)
+
+    def _versions(self, place):
+        """Return log densities at a place (d,) with outputs as they may be."""
+        return self.given.versions(place, self._inputs_at(place), self.fits, _FAVORABLE_OF, self.rng)
 
     def _inputs_at(self, position):
         """Return the inputs (b, k) of each part at a position (d,)."""
@@ -492,11 +538,10 @@ class Search:
         if self.is_divided:
             last = self.rounds[-1]
             return (
-                f"the emulated model is learned where its NUTS chains are (a distance of {last.distance:.2g} at fresh "
-                f"draws), but they do not agree (R-hat {last.rhat:.2f}), so that the distance from the true posterior "
-                "is not known: it has modes apart, or is hard for NUTS. "
-                "More evaluations do not help. pk.sample_smc on the emulated model weighs modes; against slow chains "
-                "take another parametrization."
+                f"the emulated model is learned where its {self._sampler} are (a distance of {last.distance:.2g} at "
+                f"fresh draws), but they do not agree (R-hat {last.rhat:.2f}), so that the distance from the true "
+                "posterior is not known: it has modes apart, or is hard to sample. More evaluations do not help. Take "
+                "a proper prior, from which particles can weigh modes, or another parametrization."
             )
         problems, is_far = [], not best.distance < self.tolerance
         # Differences that are smaller make no such distance: the rest are draws without a true density.
@@ -512,9 +557,13 @@ class Search:
                 )
             problems.append(f"its posterior is at a distance of {best.distance:.2g} from the true one ({cause})")
         if not chains_agree:
-            problems.append(f"NUTS chains on it do not agree (R-hat {best.rhat:.2f})")
+            problems.append(f"{self._sampler} on it do not agree (R-hat {best.rhat:.2f})")
         elif not self.is_confirmed:
             problems.append("this was measured once only, or chains with the last evaluations do not agree")
+        if self.by_particles and not self.particles.know_the_way:
+            problems.append(
+                "log densities differ by a nat or more on the way from the prior, so that it may lack modes"
+            )
         if not problems:
             return ""
         return (
@@ -523,6 +572,10 @@ class Search:
             + (_EXACT if differ and chains_agree and best.distance < _POOR else "")
             + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
         )
+
+    @property
+    def _sampler(self) -> str:
+        return "particles" if self.by_particles else "NUTS chains"
 
     def _held_out_distance(self) -> float:
         """Return the distance at all places like the draws, each with outputs that are learned from other places.

@@ -19,6 +19,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
+from pymc_kernel.plugin.emulation.search import MODES_APART
 from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.model.unconstrained import value_draws
@@ -140,11 +141,13 @@ def sample_khmc(
             first_error = learn(search, _TUNE if tune is None else tune, progressbar=progressbar).first_error
             # Groups move one at a time, so that the distance of all of them together does not decide.
             is_useful = search.is_confirmed and (search.best.distance < _USELESS or len(search.estimated) > 1)
-            if search.has_ended or is_useful:
+            if (search.has_ended or is_useful) and not search.best_is_by_particles:
                 emulated = search.result(first_error)
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
-            if search.is_divided:
-                warn_user(search.problem(first_error))  # the chains that follow may all be in one of its modes
+            if (
+                search.is_divided or search.best_is_by_particles
+            ):  # the chains that follow may all be in one of its modes
+                warn_user(search.problem(first_error) or MODES_APART)
             spent = len(search.record)
     with model:
         given, step = _pooled_step(model, step, kwargs.get("compile_kwargs"))

@@ -89,9 +89,10 @@ def sample_surrogate(
     -------
     xarray.DataTree, or with ``return_fitted`` a tuple of it and a pymc.Model
         ``posterior`` and ``sample_stats`` as of ``pm.sample``, without deterministic variables that call a black box
-        where all of the likelihood is learned; ``evaluations`` (free variables, ``position`` on the
-        unconstrained scale, ``log_density``, ``status``; attributes count them, with the first error and how often a
-        worker process died); ``round_stats``; ``observed_data``, ``constant_data``.
+        where all of the likelihood is learned, and without statistics of NUTS where particles draw, see Notes;
+        ``evaluations`` (free variables, ``position`` on the unconstrained scale, ``log_density``, ``status``;
+        attributes count them, with the first error and how often a worker process died); ``round_stats``;
+        ``observed_data``, ``constant_data``.
 
     Raises
     ------
@@ -113,6 +114,10 @@ def sample_surrogate(
     :class:`Emulation` has them; ``num_evaluations`` and ``num_failed``. Distances of marginal distributions are
     smaller. They know of the region that was seen: both can miss a mode that is far away. Another ``random_seed``
     begins elsewhere. ``round_stats`` has the same after each round.
+
+    Where NUTS chains stay in modes apart, the draws are of tempered particles, which weigh modes: for each chain a
+    population that knows nothing of the others. Exact draws are by NUTS all the same, and R-hat says where its chains
+    stay apart.
 
     Values that fail count as places without density. Draws are no nearer to such a place than to one with a density, so
     that a posterior can end at a wall. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned with their
@@ -147,11 +152,14 @@ def sample_surrogate(
     ended = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
     emulated = search.result(ended.first_error)
     seeds = [int(s) for s in np.random.default_rng([entropy, 2]).integers(2**30, size=chains)]
-    with search.model if exact else emulated:
-        step = EmulatedNUTS(emulated) if exact else search.chains.nuts(emulated, TARGET_ACCEPT)
-        starts = None if exact else starts_of(emulated, chains, np.random.default_rng([entropy, 3]))
-        settings = {"tune": _TUNE, "chains": chains, "random_seed": seeds, "progressbar": progressbar}
-        tree = pm.sample(draws, step=step, initvals=starts, **settings)
+    if search.best_is_by_particles and not exact:
+        tree = _weighed(search, emulated, chains, draws)
+    else:
+        with search.model if exact else emulated:
+            step = EmulatedNUTS(emulated) if exact else search.chains.nuts(emulated, TARGET_ACCEPT)
+            starts = None if exact else starts_of(emulated, chains, np.random.default_rng([entropy, 3]))
+            settings = {"tune": _TUNE, "chains": chains, "random_seed": seeds, "progressbar": progressbar}
+            tree = pm.sample(draws, step=step, initvals=starts, **settings)
     _add_groups(tree, model, emulated, ended)
     if is_whole:
         for name, group in data_groups(model).items():
@@ -160,6 +168,15 @@ def sample_surrogate(
     if not exact and (problem := search.problem(ended.first_error)):
         report(problem, tree["sample_stats"])
     return (tree, emulated) if return_fitted else tree
+
+
+def _weighed(search, emulated, chains, draws) -> xr.DataTree:
+    """Return draws of the emulated model by particles, a population for each chain."""
+    positions, _ = search.particles.draw(chains, draws)
+    lp = np.apply_along_axis(search.chains.log_density, 2, positions)
+    groups = {"posterior": draws_group(emulated, positions), **data_groups(emulated)}
+    groups["sample_stats"] = xr.Dataset({"lp": (("chain", "draw"), lp)})
+    return xr.DataTree.from_dict(groups)
 
 
 def starts_of(emulated: pm.Model, chains: int, rng: np.random.Generator) -> list[dict]:

@@ -1,0 +1,71 @@
+"""Draws of an emulated model by particles, which weigh modes that no NUTS chain goes between."""
+
+import numpy as np
+
+from pymc_kernel.plugin.emulation.chains import Chains, largest_rhat
+from pymc_kernel.plugin.model.priors import ModelPrior
+from pymc_kernel.rounds.particles import ParticleSampler
+
+_POPULATIONS, _FEWEST = 4, 250  # with fewer particles a mode with a twentieth of the mass has ten
+
+
+_ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
+_REMEMBERED = 2 * _POPULATIONS  # places on the way, of two rounds
+
+
+class Particles:
+    """Populations of tempered particles (``rounds.particles``) from a prior to the posterior of an emulated model.
+
+    Each begins at draws of its own, and knows nothing of the others, so that R-hat has its meaning. What is learned
+    leads them on all their way: a mode whose particles have too little weight at the next power is lost for good. So
+    one place of each on its way is evaluated, too.
+
+    Parameters
+    ----------
+    chains : Chains
+        On the emulated model.
+    prior : ModelPrior
+        A proper one.
+    rng : numpy.random.Generator
+
+    Attributes
+    ----------
+    passed : ndarray (populations, d)
+        Of the latest draws, a place of each population before one of the powers on its way.
+    """
+
+    def __init__(self, chains: Chains, prior: ModelPrior, rng: np.random.Generator):
+        self._chains, self._prior, self._rng = chains, prior, rng
+        self._errors = np.empty(0)
+
+    def draw(self, populations: int = _POPULATIONS, size: int = _FEWEST) -> tuple[np.ndarray, float]:
+        """Return draws (populations, size, d) of the model as it is now, and their largest R-hat.
+
+        Some hundred evaluations of the model for each of them.
+
+        Raises
+        ------
+        ValueError
+            Where no draw of the prior has a density.
+        """
+        sampler = ParticleSampler(max(size, _FEWEST))
+        found = [sampler.sample(r, self._prior, self._log_likelihood) for r in self._rng.spawn(populations)]
+        stages = [self._rng.integers(len(one.powers)) for one in found]
+        self.passed = np.array([self._rng.choice(one.passed[k]) for one, k in zip(found, stages, strict=True)])
+        self._powers = np.array([one.powers[k] for one, k in zip(found, stages, strict=True)])
+        draws = np.array([one.positions[:size] for one in found])
+        return draws, largest_rhat(draws)
+
+    def take_in(self, log_ratios: np.ndarray) -> None:
+        """Learn from true minus learned log densities (m,) at the first places that were passed."""
+        errors = self._powers[: len(log_ratios)] * log_ratios
+        self._errors = np.concatenate([self._errors, errors])[-_REMEMBERED:]
+
+    @property
+    def know_the_way(self) -> bool:
+        """Whether particles had the right weights at the power that came next, by the latest places passed."""
+        return len(self._errors) == _REMEMBERED and bool(np.mean(np.square(self._errors)) < _ENOUGH**2)
+
+    def _log_likelihood(self, positions):
+        """Return what the density of the model has besides the prior, (n,)."""
+        return np.array([self._chains.log_density(x) for x in positions]) - self._prior.log_density(positions)

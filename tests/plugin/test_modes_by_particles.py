@@ -1,0 +1,164 @@
+"""Posteriors of emulated models with modes that NUTS chains do not go between."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pymc as pm
+import pytensor.tensor as pt
+import pytest
+from pytensor import wrap_py
+from scipy import stats
+
+import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.emulation import Round
+from pymc_kernel.plugin.emulation.particles import Particles
+from pymc_kernel.plugin.emulation.search import MODES_APART
+from pymc_kernel.plugin.model.priors import ModelPrior
+from pymc_kernel.rounds.particles import ParticleSampler
+from tests.plugin.models import learned_at
+
+MEAN, SQUARE, NOISE = 0.2, 4.0, 0.3
+
+
+def with_two_modes(prior=pm.Normal):
+    """Return a model of a number whose square was observed; its prior says how likely which sign is."""
+    with pm.Model() as model:
+        a = pm.Flat("a") if prior is pm.Flat else prior("a", MEAN, 1.0)
+        pm.Normal("y", wrap_py([pt.dscalar], [pt.dscalar])(np.square)(a), NOISE, observed=SQUARE)
+    return model
+
+
+def mass_above_zero():
+    a = np.linspace(-4.0, 4.0, 4001)
+    density = stats.norm.pdf(a, MEAN) * stats.norm.pdf(a**2, SQUARE, NOISE)
+    return density[a > 0.0].sum() / density.sum()
+
+
+@pytest.fixture
+def search():
+    """One that has learned from places in both modes and between."""
+    return learned_at(with_two_modes(), np.linspace(-4.0, 4.0, 17)[:, None])
+
+
+def test_particles_weigh_modes_and_populations_agree(search):
+    particles = Particles(search.chains, ModelPrior(search.model), np.random.default_rng(1))
+    draws, rhat = particles.draw(4, 500)
+    assert draws.shape == (4, 500, 1)
+    assert rhat < 1.05
+    assert 0.6 < mass_above_zero() < 0.8
+    np.testing.assert_allclose((draws > 0.0).mean(axis=(1, 2)), mass_above_zero(), atol=0.1)
+    np.testing.assert_allclose(np.abs(draws).mean(), 1.98, atol=0.03)
+
+
+def test_places_on_the_way_are_draws_of_the_powers_below_one():
+    prior = SimpleNamespace(
+        draw=lambda rng, n: rng.normal(0.0, 10.0, (n, 1)), log_density=lambda x: stats.norm.logpdf(x[:, 0], 0.0, 10.0)
+    )
+    draws = ParticleSampler(400).sample(np.random.default_rng(2), prior, lambda x: -0.5 * (x[:, 0] / 0.1) ** 2)
+    assert len(draws.passed) == len(draws.powers) > 3
+    for power, positions in zip((0.0, *draws.powers), draws.passed, strict=False):
+        assert positions.std() == pytest.approx((0.01 + 100.0 * power) ** -0.5, rel=0.2)
+
+
+def test_a_place_of_each_population_is_on_its_way(search, monkeypatch):
+    found = SimpleNamespace(
+        positions=np.zeros((250, 1)), powers=(0.1, 0.5, 1.0), passed=tuple(np.full((9, 1), i) for i in (0.0, 1.0, 2.0))
+    )
+    monkeypatch.setattr(ParticleSampler, "sample", lambda *_: found)
+    particles = Particles(search.chains, ModelPrior(search.model), np.random.default_rng(3))
+    powers = set()
+    for _ in range(10):
+        particles.draw()
+        assert particles.passed.shape == (4, 1)
+        np.testing.assert_array_equal(particles._powers, np.array([0.1, 0.5, 1.0])[particles.passed[:, 0].astype(int)])
+        powers.update(particles._powers)
+    assert powers == {0.1, 0.5, 1.0}
+
+
+def test_they_know_the_way_where_their_weights_are_right_within_a_nat(search):
+    particles = Particles(search.chains, ModelPrior(search.model), np.random.default_rng(3))
+    particles._powers = np.array([0.0005, 0.01, 0.5, 1.0])
+    particles.take_in(np.array([1000.0, 100.0, 1.0, 0.5]))
+    assert not particles.know_the_way  # by one round
+    particles.take_in(np.array([1000.0, 100.0, 1.0]))  # of a batch that was cut off
+    assert not particles.know_the_way
+    particles.take_in(np.array([1000.0, 100.0, 1.0, 0.5]))
+    assert particles.know_the_way
+    particles.take_in(np.array([0.0, 0.0, 0.0, -6.0]))
+    assert not particles.know_the_way
+    particles.take_in(np.array([0.0, 0.0, 0.0, np.inf]))
+    assert not particles.know_the_way
+
+
+def let_chains_disagree(search):
+    search.rounds = [Round(10 * i, 0.01, 0.02, 1.0, 0.0, 9.0, 0.0, 0.0) for i in range(3)]
+    search.best, search.is_confirmed = search.rounds[-1], True
+    assert search.is_divided
+
+
+def test_particles_take_the_place_of_chains_that_do_not_agree(search):
+    let_chains_disagree(search)
+    prior = ModelPrior(search.model)
+    assert search._weigh_modes(prior)
+    assert not search.is_divided
+    assert (search.best.distance, search.is_confirmed) == (1.0, False)
+    assert not search._weigh_modes(prior)
+    batch = search.propose(prior, 8)
+    assert search.by_particles
+    assert (batch > 0.0).any()
+    assert (batch < 0.0).any()
+    np.testing.assert_array_equal(search._explored(prior), search.particles.passed)
+    search.rounds += search.rounds
+    assert search.is_divided  # by particles, too
+    assert "where its particles are" in search.problem(None)
+
+
+def test_a_search_does_not_end_before_particles_know_the_way(search):
+    let_chains_disagree(search)
+    search._weigh_modes(ModelPrior(search.model))
+    search.rounds = [r._replace(rhat=1.0) for r in search.rounds]
+    search.best, search.is_confirmed, search.by_particles = search.rounds[-1], True, True
+    assert not search.has_ended
+    assert "it may lack modes" in search.problem(None)
+    search.particles._errors = np.zeros(8)
+    assert search.has_ended
+    assert search.problem(None) == ""
+
+
+def test_chains_go_on_where_no_draw_of_the_prior_has_a_density(search, monkeypatch):
+    let_chains_disagree(search)
+    prior = ModelPrior(search.model)
+    assert search._weigh_modes(prior)
+    monkeypatch.setattr(ParticleSampler, "sample", lambda *_: (_ for _ in ()).throw(ValueError("zero")))
+    search.propose(prior, 8)
+    assert not search.by_particles
+
+
+def test_of_an_improper_prior_there_are_no_particles():
+    search = learned_at(with_two_modes(pm.Flat), np.linspace(-4.0, 4.0, 17)[:, None])
+    let_chains_disagree(search)
+    assert not search._weigh_modes(ModelPrior(search.model))
+    assert search.is_divided
+    assert "Take a proper prior" in search.problem(None)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_two_modes_are_weighed(seed, recwarn):
+    with with_two_modes():
+        idata = pk.sample_surrogate(random_seed=seed, progressbar=False)
+    assert not [w for w in recwarn if "emulated model" in str(w.message)]
+    draws, stats_ = idata["posterior"]["a"].values, idata["sample_stats"]
+    np.testing.assert_allclose((draws > 0.0).mean(axis=1), mass_above_zero(), atol=0.06)
+    assert stats_["lp"].shape == draws.shape
+    assert stats_["distance"] < 0.05
+    assert {"observed_data", "evaluations", "round_stats"} <= set(idata.children)
+
+
+@pytest.mark.slow
+def test_who_draws_by_nuts_is_told_of_modes_apart():
+    with pytest.warns(UserWarning, match="has modes apart"):
+        emulated = pk.emulate(with_two_modes(), random_seed=1, progressbar=False)
+    assert "pk.sample_smc" in MODES_APART
+    assert emulated.emulation.distance < 0.05
+    assert (emulated.emulation.draws > 0.0).mean() == pytest.approx(mass_above_zero(), abs=0.06)
