@@ -64,6 +64,7 @@ bench: $(READY)
 	$(RUN) -m benchmarks.learned_parts
 	$(RUN) -m benchmarks.learned_strangers
 	$(RUN) -m benchmarks.learned_tails
+	$(RUN) -m benchmarks.learned_modes
 	$(RUN) -m benchmarks.learned_chains
 	$(RUN) -m benchmarks.estimated_groups
 	$(RUN) -m benchmarks.pymc_notebook

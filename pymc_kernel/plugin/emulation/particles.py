@@ -6,7 +6,7 @@ from pymc_kernel.plugin.emulation.chains import Chains, largest_rhat
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
 
-_POPULATIONS, _FEWEST = 4, 250  # with fewer particles a mode with a twentieth of the mass has ten
+_POPULATIONS, _FEWEST = 4, 250  # particles in each, a dozen of them in a mode with a twentieth of the mass
 
 
 _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error

@@ -19,7 +19,6 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
-from pymc_kernel.plugin.emulation.search import MODES_APART
 from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.model.unconstrained import value_draws
@@ -36,6 +35,7 @@ _USELESS = 0.5  # there may be none
 _STUCK = 0.1  # of a chain without a move of one group: it has less than ten draws of that group then
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
 _NOISY = 1.7  # nats: above this a fixed computing budget is better spent on better estimates (Doucet et al. 2015)
+_MODES_APART = "the posterior has modes apart, which chains do not go between: pk.sample_surrogate weighs them."
 
 
 def sample_khmc(
@@ -147,7 +147,7 @@ def sample_khmc(
             if (
                 search.is_divided or search.best_is_by_particles
             ):  # the chains that follow may all be in one of its modes
-                warn_user(search.problem(first_error) or MODES_APART)
+                warn_user(search.problem(first_error) or _MODES_APART)
             spent = len(search.record)
     with model:
         given, step = _pooled_step(model, step, kwargs.get("compile_kwargs"))
