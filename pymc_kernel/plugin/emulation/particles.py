@@ -10,7 +10,6 @@ _POPULATIONS, _FEWEST = 4, 250  # particles in each, a dozen of them in a mode w
 
 
 _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
-_REMEMBERED = 2 * _POPULATIONS  # places on the way, of two rounds
 
 
 class Particles:
@@ -18,7 +17,7 @@ class Particles:
 
     Each begins at draws of its own, and knows nothing of the others, so that R-hat has its meaning. What is learned
     leads them on all their way: a mode whose particles have too little weight at the next power is lost for good. So
-    one place of each on its way is evaluated, too.
+    one place of each before each of its powers is evaluated, too.
 
     Parameters
     ----------
@@ -30,13 +29,13 @@ class Particles:
 
     Attributes
     ----------
-    passed : ndarray (populations, d)
-        Of the latest draws, a place of each population before one of the powers on its way.
+    passed : ndarray (n, d)
+        Of the latest draws, a place of each population before each of the powers on its way, in random order.
     """
 
     def __init__(self, chains: Chains, prior: ModelPrior, rng: np.random.Generator):
         self._chains, self._prior, self._rng = chains, prior, rng
-        self._errors = np.empty(0)
+        self._errors: list[np.ndarray] = []
 
     def draw(self, populations: int = _POPULATIONS, size: int = _FEWEST) -> tuple[np.ndarray, float]:
         """Return draws (populations, size, d) of the model as it is now, and their largest R-hat.
@@ -50,21 +49,21 @@ class Particles:
         """
         sampler = ParticleSampler(max(size, _FEWEST))
         found = [sampler.sample(r, self._prior, self._log_likelihood) for r in self._rng.spawn(populations)]
-        stages = [self._rng.integers(len(one.powers)) for one in found]
-        self.passed = np.array([self._rng.choice(one.passed[k]) for one, k in zip(found, stages, strict=True)])
-        self._powers = np.array([one.powers[k] for one, k in zip(found, stages, strict=True)])
+        powers = np.concatenate([one.powers for one in found])
+        passed = np.array([self._rng.choice(particles) for one in found for particles in one.passed])
+        order = self._rng.permutation(len(powers))  # a batch may be cut off
+        self._powers, self.passed = powers[order], passed[order]
         draws = np.array([one.positions[:size] for one in found])
         return draws, largest_rhat(draws)
 
     def take_in(self, log_ratios: np.ndarray) -> None:
         """Learn from true minus learned log densities (m,) at the first places that were passed."""
-        errors = self._powers[: len(log_ratios)] * log_ratios
-        self._errors = np.concatenate([self._errors, errors])[-_REMEMBERED:]
+        self._errors = [*self._errors[-1:], self._powers[: len(log_ratios)] * log_ratios]
 
     @property
     def know_the_way(self) -> bool:
-        """Whether particles had the right weights at the power that came next, by the latest places passed."""
-        return len(self._errors) == _REMEMBERED and bool(np.mean(np.square(self._errors)) < _ENOUGH**2)
+        """Whether particles had the right weights at the power that came next, by the places passed in two rounds."""
+        return len(self._errors) > 1 and bool(np.mean(np.square(np.concatenate(self._errors))) < _ENOUGH**2)
 
     def _log_likelihood(self, positions):
         """Return what the density of the model has besides the prior, (n,)."""

@@ -144,9 +144,8 @@ def sample_khmc(
             if (search.has_ended or is_useful) and not search.best_is_by_particles:
                 emulated = search.result(first_error)
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
-            if (
-                search.is_divided or search.best_is_by_particles
-            ):  # the chains that follow may all be in one of its modes
+            if search.is_divided or search.best_is_by_particles:
+                # The chains that follow may all be in one of its modes.
                 warn_user(search.problem(first_error) or _MODES_APART)
             spent = len(search.record)
     with model:
