@@ -15,7 +15,7 @@ from pymc_kernel.plugin.emulation.particles import Particles
 from pymc_kernel.plugin.emulation.search import MODES_APART
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
-from tests.plugin.models import learned_at
+from tests.plugin.models import learned_at, searched_at
 
 MEAN, SQUARE, NOISE = 0.2, 4.0, 0.3
 
@@ -37,7 +37,7 @@ def mass_above_zero():
 @pytest.fixture
 def search():
     """One that has learned from places in both modes and between."""
-    return learned_at(with_two_modes(), np.linspace(-4.0, 4.0, 17)[:, None])
+    return searched_at(with_two_modes(), np.linspace(-4.0, 4.0, 17)[:, None])
 
 
 def test_particles_weigh_modes_and_populations_agree(search):
@@ -79,6 +79,8 @@ def test_they_know_the_way_where_their_weights_are_right_within_a_nat(search):
     assert not particles.know_the_way  # by one round
     particles.take_in(np.array([1000.0, 100.0, 1.0]))  # of a batch that was cut off
     assert particles.know_the_way
+    particles.take_in(np.array([0.0, -np.inf, np.nan, -50.0]))  # what is not there is no mode
+    assert particles.know_the_way
     particles.take_in(np.array([0.0, 0.0, 0.0, 4.0]))
     assert not particles.know_the_way
     particles.take_in(np.array([0.0, 0.0, 0.0, 0.0]))
@@ -87,6 +89,15 @@ def test_they_know_the_way_where_their_weights_are_right_within_a_nat(search):
     assert particles.know_the_way  # the worst is three rounds ago
     particles.take_in(np.array([0.0, 0.0, 0.0, np.inf]))
     assert not particles.know_the_way
+
+
+def test_chains_that_go_beyond_the_particles_tell_of_what_these_lack(search):
+    particles, rng = Particles(search.chains, ModelPrior(search.model), None), np.random.default_rng(4)
+    draws, others = rng.normal(size=(4, 250, 3)), rng.normal(size=(4, 500, 3))
+    assert particles.share_beyond(draws, others) < 0.01
+    others[:2, :, 1] = 9.0
+    assert particles.share_beyond(draws, others) == pytest.approx(0.5, abs=0.01)
+    assert particles.share_beyond(draws, -others) == pytest.approx(0.5, abs=0.01)
 
 
 def let_chains_disagree(search):
@@ -128,9 +139,12 @@ def test_chains_go_on_where_no_draw_of_the_prior_has_a_density(search, monkeypat
     let_chains_disagree(search)
     prior = ModelPrior(search.model)
     assert search._weigh_modes(prior)
+    search.propose(prior, 8)
+    assert search.by_particles
     monkeypatch.setattr(ParticleSampler, "sample", lambda *_: (_ for _ in ()).throw(ValueError("zero")))
     search.propose(prior, 8)
     assert not search.by_particles
+    assert not search.has_ended
 
 
 def test_of_an_improper_prior_there_are_no_particles():
@@ -152,6 +166,19 @@ def test_two_modes_are_weighed(seed, recwarn):
     assert stats_["lp"].shape == draws.shape
     assert stats_["distance"] < 0.05
     assert {"observed_data", "evaluations", "round_stats"} <= set(idata.children)
+
+
+@pytest.mark.slow
+def test_few_draws_of_particles_have_all_variables():
+    with with_two_modes() as model:
+        scale = pm.HalfNormal("scale", 1.0)
+        pm.Normal("z", 0.0, scale, observed=[0.5, -0.4, 0.1])
+        pm.Deterministic("twice", 2.0 * model["a"])
+        idata = pk.sample_surrogate(2, chains=1, random_seed=1, progressbar=False)
+    posterior = idata["posterior"]
+    assert posterior["a"].shape == idata["sample_stats"]["lp"].shape == (1, 2)
+    np.testing.assert_allclose(posterior["twice"], 2.0 * posterior["a"])
+    assert (posterior["scale"] > 0.0).all()
 
 
 @pytest.mark.slow

@@ -120,13 +120,27 @@ class Challengers:
             is_apart = np.array([not Chains.have_converged(rhat) for rhat in of_each])
             self.apart = others[is_apart, -1]
             self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
+        return draws, 0.0, self._distance_left_out(chains, flat_draws(others[~is_apart]), draws, versions, enough)
+
+    def question(
+        self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray] | None, enough: float
+    ) -> float:
+        """Return the distance as :meth:`challenge` does, of ``draws`` (populations, n, d) at which ``chains`` are."""
+        others = draws[:0]
+        if self._penalty_share is not None:
+            with self._without_penalty():
+                others, _ = chains.draw(is_short=True)
+            chains.go_to(draws[:, -1])
+        return self._distance_left_out(chains, flat_draws(others), draws, versions, enough)
+
+    def _distance_left_out(self, chains, others, draws, versions, enough):
+        """Return the distance from a posterior without the penalty, by ``others`` (n, d), or from one that goes on."""
         distance = 0.0
-        if not is_apart.all():
-            some = self._rng.permutation(flat_draws(others[~is_apart]))[:COMPARED]
-            distance = self.note_left_out(chains, some, enough)
+        if len(others):
+            distance = self.note_left_out(chains, self._rng.permutation(others)[:COMPARED], enough)
         if versions is not None and distance < enough:
             distance = max(distance, self.note_possible(chains, draws, versions, enough))
-        return draws, 0.0, distance
+        return distance
 
     def _drawn_beside(self, challengers: Chains, draws: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the last of ``draws`` (chains, n, d) with as many draws of challengers after them, and their R-hat."""

@@ -104,7 +104,8 @@ def emulate(
         Of the whole model, at most.
     tolerance : float
         It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
-        from different starts agree (R-hat below 1.1), also once the last evaluations are learned. Zero: never.
+        from different starts agree (R-hat below 1.1), also once the last evaluations are learned; or in three rounds in
+        which neither these nor particles agree. Zero: never.
     batch_size : int, optional
         Evaluations in a round, besides those that explore. By default 2 (k + 2), for k inputs of the largest function,
         and 4 where the last round's distance is above one half.
@@ -227,8 +228,9 @@ def emulate(
     ended = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
     emulated = search.result(ended.first_error)
     ended.warn_of_deaths()
-    if problem := search.problem(ended.first_error) or MODES_APART * search.best_is_by_particles:
-        warn_user(problem)
+    for problem in (search.problem(ended.first_error), MODES_APART * search.best_is_by_particles):
+        if problem:
+            warn_user(problem)
     return emulated
 
 

@@ -53,17 +53,33 @@ class Particles:
         passed = np.array([self._rng.choice(particles) for one in found for particles in one.passed])
         order = self._rng.permutation(len(powers))  # a batch may be cut off
         self._powers, self.passed = powers[order], passed[order]
-        draws = np.array([one.positions[:size] for one in found])
-        return draws, largest_rhat(draws)
+        draws = np.array([one.positions for one in found])
+        return draws[:, :size], largest_rhat(draws)
 
     def take_in(self, log_ratios: np.ndarray) -> None:
-        """Learn from true minus learned log densities (m,) at the first places that were passed."""
-        self._errors = [*self._errors[-1:], self._powers[: len(log_ratios)] * log_ratios]
+        """Learn from true minus learned log densities (m,) at the first places that were passed.
+
+        What is lower than learned loses no mode, and nor does a place without a density, where a difference is NaN.
+        """
+        missed = np.where(log_ratios > 0.0, log_ratios, 0.0)
+        self._errors = [*self._errors[-1:], self._powers[: len(missed)] * missed]
 
     @property
     def know_the_way(self) -> bool:
-        """Whether particles had the right weights at the power that came next, by the places passed in two rounds."""
+        """Whether no weight of a particle at the power that came next was too low, by the places of two rounds."""
         return len(self._errors) > 1 and bool(np.mean(np.square(np.concatenate(self._errors))) < _ENOUGH**2)
+
+    def share_beyond(self, draws: np.ndarray, others: np.ndarray) -> float:
+        """Return what share of ``others`` (c, m, d) lies outside of the range of ``draws`` (populations, n, d).
+
+        Populations of a posterior that is hard for them may agree, and lack the same thin end: NUTS chains that begin
+        at them go there. Less what of as many draws of one distribution would.
+        """
+        n, d = draws.shape[0] * draws.shape[1], draws.shape[2]
+        low, high = draws.min(axis=(0, 1)), draws.max(axis=(0, 1))
+        share = ((others < low) | (others > high)).any(axis=2).mean()
+        by_chance = 1.0 - (1.0 - 2.0 / (n + 1.0)) ** d
+        return max(float(share) - by_chance, 0.0)
 
     def _log_likelihood(self, positions):
         """Return what the density of the model has besides the prior, (n,)."""

@@ -31,7 +31,7 @@ from pymc_kernel.plugin.emulation.penalty import with_penalties
 from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
-from pymc_kernel.plugin.model.priors import initial_position
+from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
 
@@ -145,7 +145,8 @@ class Search:
         """Draw by particles from now on, and forget how good what lacks a mode seemed; return whether that is new."""
         if self.particles is not None or not prior.is_proper:
             return False
-        self.particles, self.num_by_chains = Particles(self.chains, prior, self.rng), len(self.rounds)
+        learned_prior = ModelPrior(self.emulated)  # that of the model may call a black box
+        self.particles, self.num_by_chains = Particles(self.chains, learned_prior, self.rng), len(self.rounds)
         self.best, self.is_confirmed = self.best._replace(distance=1.0), False
         return True
 
@@ -214,9 +215,10 @@ class Search:
             beyond = self._share_beyond(len(batch))
             self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd, beyond))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
-            worse = max(self.rounds[-2:], key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
+            latest = self.rounds[self.num_by_chains :][-2:]
+            worse = max(latest, key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
             worse = worse._replace(distance=max(worse.distance, self.held_out))
-            is_confirmed = len(self.rounds) > 1 and Chains.have_converged(worse.rhat)
+            is_confirmed = len(latest) > 1 and Chains.have_converged(worse.rhat)
             if self.best is None or (is_confirmed, -worse.distance) >= (self.is_confirmed, -self.best.distance):
                 self.best, self.is_confirmed = worse, is_confirmed
                 self.best_fits, self.best_draws, self.best_noise = self.fits, self.draws, np.sqrt(noise)
@@ -262,7 +264,7 @@ class Search:
     def has_ended(self) -> bool:
         """Whether the distance is known to be within the tolerance, and nothing is known of beyond the draws."""
         has_bounds = not self.unknown.may_go_on or all(r.beyond == 0.0 for r in self.rounds[-2:])
-        has_all = not self.by_particles or self.particles.know_the_way
+        has_all = self.particles is None or self.particles.know_the_way
         is_near = self.best is not None and self.is_confirmed and self.best.distance < self._enough
         return is_near and has_bounds and has_all
 
@@ -331,8 +333,12 @@ class Search:
                         self.chains, draws, centers, versions, self._enough
                     )
                     self.draws, self.rhat = draws, max(self.rhat, rhat)
-                elif versions is not None:
-                    self.may_be_left_out = self.challengers.note_possible(self.chains, draws, versions, self._enough)
+                else:
+                    lacking = self.particles.share_beyond(draws, self.chains.draw(is_short=True)[0])
+                    self.chains.go_to(draws[:, -1])
+                    left_out = self.challengers.question(self.chains, draws, versions, self._enough)
+                    self.held_out_alone = max(self.held_out_alone, lacking)
+                    self.may_be_left_out = left_out
                 if self.unknown.may_go_on:
                     self.challengers.note_beyond(self.chains, flat_draws(draws), self._least())
         each = -(-size // len(draws))
@@ -343,9 +349,10 @@ class Search:
         """Return draws (chains, n, d) by what was learned, and their R-hat; chains begin at the ``best`` places."""
         if self.particles is not None:
             try:
-                drawn = self.particles.draw()
+                drawn, rhat = self.particles.draw()
                 self.by_particles = True
-                return drawn
+                self.chains.go_to(drawn[:, -1])
+                return drawn, rhat
             except ValueError:  # no draw of the prior has a density
                 self.by_particles = False
         if self.draws is None:
@@ -541,7 +548,8 @@ class Search:
                 f"the emulated model is learned where its {self._sampler} are (a distance of {last.distance:.2g} at "
                 f"fresh draws), but they do not agree (R-hat {last.rhat:.2f}), so that the distance from the true "
                 "posterior is not known: it has modes apart, or is hard to sample. More evaluations do not help. Take "
-                "a proper prior, from which particles can weigh modes, or another parametrization."
+                + ("" if self.by_particles else "a proper prior, from which particles can weigh modes, or ")
+                + "another parametrization."
             )
         problems, is_far = [], not best.distance < self.tolerance
         # Differences that are smaller make no such distance: the rest are draws without a true density.
@@ -560,10 +568,8 @@ class Search:
             problems.append(f"{self._sampler} on it do not agree (R-hat {best.rhat:.2f})")
         elif not self.is_confirmed:
             problems.append("this was measured once only, or chains with the last evaluations do not agree")
-        if self.by_particles and not self.particles.know_the_way:
-            problems.append(
-                "log densities differ by a nat or more on the way from the prior, so that it may lack modes"
-            )
+        if self.particles is not None and not self.particles.know_the_way:
+            problems.append("it may lack modes: on the way from the prior it was not found right within a nat")
         if not problems:
             return ""
         return (

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pymc as pm
 import xarray as xr
+from pymc.stats.convergence import log_warnings, run_convergence_checks
 
 from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin import statistics
@@ -52,7 +53,7 @@ def sample_surrogate(
     Parameters
     ----------
     draws, chains : int
-        Of NUTS; they cost no evaluation. With ``exact`` a draw costs one.
+        Of NUTS, or of particles (see Notes); they cost no evaluation. With ``exact`` a draw costs one.
     evaluations : int
         Of the model, at most, besides those of exact draws. Where all of the likelihood is learned about 50 (d + 2) for
         d parameters, three times as many where it is noisy.
@@ -176,7 +177,9 @@ def _weighed(search, emulated, chains, draws) -> xr.DataTree:
     lp = np.apply_along_axis(search.chains.log_density, 2, positions)
     groups = {"posterior": draws_group(emulated, positions), **data_groups(emulated)}
     groups["sample_stats"] = xr.Dataset({"lp": (("chain", "draw"), lp)})
-    return xr.DataTree.from_dict(groups)
+    tree = xr.DataTree.from_dict(groups)
+    log_warnings(run_convergence_checks(tree, emulated))
+    return tree
 
 
 def starts_of(emulated: pm.Model, chains: int, rng: np.random.Generator) -> list[dict]:
