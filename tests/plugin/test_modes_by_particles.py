@@ -15,7 +15,7 @@ from pymc_kernel.plugin.emulation.particles import Particles
 from pymc_kernel.plugin.emulation.search import MODES_APART
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
-from tests.plugin.models import learned_at, searched_at
+from tests.plugin.models import add_places, learned_at, searched_at
 
 MEAN, SQUARE, NOISE = 0.2, 4.0, 0.3
 
@@ -35,13 +35,27 @@ def mass_above_zero():
 
 
 @pytest.fixture
-def search():
-    """One that has learned from places in both modes and between."""
+def search(give_draws):
+    """One that has learned from places in both modes and between; its chains have draws of one of them."""
+    give_draws([2.0], 0.07)
     return searched_at(with_two_modes(), np.linspace(-4.0, 4.0, 17)[:, None])
 
 
-def test_particles_weigh_modes_and_populations_agree(search):
-    particles = Particles(search.chains, ModelPrior(search.model), np.random.default_rng(1))
+@pytest.fixture
+def given_particles(monkeypatch):
+    """Let populations have draws of both modes, without the time that their moves take."""
+
+    def sample(_, rng, prior, log_likelihood):
+        positions = rng.choice([-2.0, 2.0], (250, 1)) + 0.07 * rng.standard_normal((250, 1))
+        return SimpleNamespace(positions=positions, powers=(0.1, 1.0), passed=(prior.draw(rng, 9), positions))
+
+    monkeypatch.setattr(ParticleSampler, "sample", sample)
+
+
+@pytest.mark.slow
+def test_particles_weigh_modes_and_populations_agree():
+    search = searched_at(with_two_modes(), np.linspace(-4.0, 4.0, 17)[:, None])
+    particles = Particles(search.chains, ModelPrior(search.emulated), np.random.default_rng(1))
     draws, rhat = particles.draw(4, 500)
     assert draws.shape == (4, 500, 1)
     assert rhat < 1.05
@@ -95,6 +109,9 @@ def test_chains_that_go_beyond_the_particles_tell_of_what_these_lack(search):
     particles, rng = Particles(search.chains, ModelPrior(search.model), None), np.random.default_rng(4)
     draws, others = rng.normal(size=(4, 250, 3)), rng.normal(size=(4, 500, 3))
     assert particles.share_beyond(draws, others) < 0.01
+    a_few = np.zeros((1, 1000, 3))
+    a_few[0, :10] = 9.0
+    assert particles.share_beyond(draws, a_few) == pytest.approx(0.01 - 1.0 + (1.0 - 2.0 / 1001.0) ** 3)
     others[:2, :, 1] = 9.0
     assert particles.share_beyond(draws, others) == pytest.approx(0.5, abs=0.01)
     assert particles.share_beyond(draws, -others) == pytest.approx(0.5, abs=0.01)
@@ -106,7 +123,7 @@ def let_chains_disagree(search):
     assert search.is_divided
 
 
-def test_particles_take_the_place_of_chains_that_do_not_agree(search):
+def test_particles_take_the_place_of_chains_that_do_not_agree(search, given_particles):
     let_chains_disagree(search)
     prior = ModelPrior(search.model)
     assert search._weigh_modes(prior)
@@ -135,7 +152,7 @@ def test_a_search_does_not_end_before_particles_know_the_way(search):
     assert search.problem(None) == ""
 
 
-def test_chains_go_on_where_no_draw_of_the_prior_has_a_density(search, monkeypatch):
+def test_chains_go_on_where_no_draw_of_the_prior_has_a_density(search, given_particles, monkeypatch):
     let_chains_disagree(search)
     prior = ModelPrior(search.model)
     assert search._weigh_modes(prior)
@@ -153,6 +170,29 @@ def test_of_an_improper_prior_there_are_no_particles():
     assert not search._weigh_modes(ModelPrior(search.model))
     assert search.is_divided
     assert "Take a proper prior" in search.problem(None)
+
+
+def test_the_best_is_of_two_rounds_of_particles(search, given_particles):
+    """Those of chains that did not agree say nothing of these."""
+    let_chains_disagree(search)
+    prior = ModelPrior(search.model)
+    search._weigh_modes(prior)
+    for is_confirmed in (False, True):
+        batch = search.propose(prior, 8)
+        search.num_own, search.num_explored = len(batch), 0
+        add_places(search, batch)
+        assert search.best.rhat < 1.1
+        assert search.is_confirmed is is_confirmed
+        assert search.best_is_by_particles
+
+
+def test_what_particles_lack_is_a_distance(search, given_particles, monkeypatch):
+    let_chains_disagree(search)
+    prior = ModelPrior(search.model)
+    search._weigh_modes(prior)
+    monkeypatch.setattr(Particles, "share_beyond", lambda *_: 0.3)
+    search.propose(prior, 8)
+    assert search.held_out >= 0.3
 
 
 @pytest.mark.slow
