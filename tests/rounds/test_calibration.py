@@ -176,7 +176,7 @@ def test_errors_by_the_jackknife_over_folds(rng):
 
         log_densities = Normal.log_densities
 
-    draws = Draws(rng.normal(500.0, 100.0, (40_000, 1)), np.zeros(40_000), 0.0, 0.0, 0.0, 0, ())
+    draws = Draws(rng.normal(500.0, 100.0, (40_000, 1)), np.zeros(40_000), 0.0, 0.0, 0.0, 0, (), ())
     parameters, summaries = rng.normal(500.0, 100.0, (40, 1)), np.zeros((40, 1))
     folds = [Fold(np.arange(20), Tilted(0.1)), Fold(np.arange(20, 40), Tilted(-0.1))]
     likelihood = LocalLikelihood(Tilted(0.0), np.zeros(1), None)
@@ -190,7 +190,7 @@ def test_folds_for_which_the_data_are_impossible_have_no_say(rng):
         def log_density(self, parameters, observed):
             return np.full(len(parameters), -np.inf)
 
-    draws = Draws(rng.standard_normal((100, 2)), np.zeros(100), 0.0, 0.0, 0.0, 0, ())
+    draws = Draws(rng.standard_normal((100, 2)), np.zeros(100), 0.0, 0.0, 0.0, 0, (), ())
     parameters, summaries = rng.standard_normal((40, 2)), np.zeros((40, 2))
     for fits, is_known in ((Normal(), Normal(), Impossible()), True), ((Normal(), Impossible()), False):
         folds = [Fold(rows, fit) for rows, fit in zip(np.array_split(np.arange(40), len(fits)), fits, strict=True)]

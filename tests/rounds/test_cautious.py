@@ -165,7 +165,7 @@ def test_divergence_of_two_normals():
 
     def draws_of(mean, spread):
         positions = rng.normal(mean, spread, (200_000, 1))
-        return Draws(positions, np.zeros(len(positions)), 0.0, 0.0, 0.0, 0, ())
+        return Draws(positions, np.zeros(len(positions)), 0.0, 0.0, 0.0, 0, (), ())
 
     def density(mean, spread):
         return lambda parameters: 7.0 + stats.norm(mean, spread).logpdf(parameters[:, 0])
