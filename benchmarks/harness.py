@@ -189,6 +189,11 @@ class Table:
             write_between(file, self.marker, text)
         return text
 
+    def write_by_name(self, rows: Sequence[dict], column: str, cells: Callable) -> str:
+        """Write a line of ``cells`` for all rows whose ``column`` is the same key of the table, and return the text."""
+        own = {name: [row for row in rows if row[column] == name] for (name,) in self.keys}
+        return self.write([[name, *cells(group)] for name, group in own.items() if group])
+
     def _merged(self, rows):
         old = rows_between(self.files[0], self.marker)
         keys = [tuple("" if k is None else str(k) for k in key) for key in self.keys]

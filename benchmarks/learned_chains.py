@@ -90,7 +90,7 @@ def cells(rows):
 def main(targets=tuple(TARGETS), first_seed=5000, repetitions=3, again=False, jobs=2):
     tasks = [(t, s) for s in range(first_seed, first_seed + repetitions) for t in targets]
     rows = ROWS.complete(one_run, tasks, lambda row: f"{row['rhat']:.3f}, {row['worth']:.0f}", again, jobs)
-    print(TABLE.write([[t, *cells(own)] for t in TARGETS if (own := [r for r in rows if r["target"] == t])]))
+    print(TABLE.write_by_name(rows, "target", cells))
 
 
 if __name__ == "__main__":

@@ -207,7 +207,7 @@ def cells(rows):
 def main(targets=tuple(TARGETS), first_seed=3000, repetitions=10, again=False, jobs=2):
     tasks = [(t, s) for s in range(first_seed, first_seed + repetitions) for t in targets]
     rows = ROWS.complete(one_run, tasks, lambda row: f"{row['evaluations']}, {row['mean']:.2f}", again, jobs)
-    print(TABLE.write([[t, *cells(own)] for t in TARGETS if (own := [r for r in rows if r["target"] == t])]))
+    print(TABLE.write_by_name(rows, "target", cells))
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ more than .05, the tolerance of ``pk.emulate``; Monte Carlo errors of such share
 import logging
 import warnings
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -166,7 +167,7 @@ def counted(rows, wrong):
 def main(families=tuple(FAMILIES), first_seed=1000, repetitions=10, again=False, jobs=2):
     tasks = [(f, s) for s in range(first_seed, first_seed + repetitions) for f in families]
     rows = ROWS.complete(one_run, tasks, lambda row: f"{row['off']:.3f}, {row['evaluations']}", again, jobs)
-    print(TABLE.write([[f, *counted(own, WRONG)] for f in FAMILIES if (own := [r for r in rows if r["family"] == f])]))
+    print(TABLE.write_by_name(rows, "family", partial(counted, wrong=WRONG)))
 
 
 if __name__ == "__main__":

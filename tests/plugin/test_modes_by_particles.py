@@ -10,8 +10,9 @@ from pytensor import wrap_py
 from scipy import stats
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.emulation import search as searching
 from pymc_kernel.plugin.emulation.emulation import Round
-from pymc_kernel.plugin.emulation.particles import Particles
+from pymc_kernel.plugin.emulation.particles import Particles, share_beyond
 from pymc_kernel.plugin.emulation.search import MODES_APART
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
@@ -105,16 +106,16 @@ def test_they_know_the_way_where_their_weights_are_right_within_a_nat(search):
     assert not particles.know_the_way
 
 
-def test_chains_that_go_beyond_the_particles_tell_of_what_these_lack(search):
-    particles, rng = Particles(search.chains, ModelPrior(search.model), None), np.random.default_rng(4)
+def test_chains_that_go_beyond_the_particles_tell_of_what_these_lack():
+    rng = np.random.default_rng(4)
     draws, others = rng.normal(size=(4, 250, 3)), rng.normal(size=(4, 500, 3))
-    assert particles.share_beyond(draws, others) < 0.01
+    assert share_beyond(draws, others) < 0.01
     a_few = np.zeros((1, 1000, 3))
     a_few[0, :10] = 9.0
-    assert particles.share_beyond(draws, a_few) == pytest.approx(0.01 - 1.0 + (1.0 - 2.0 / 1001.0) ** 3)
+    assert share_beyond(draws, a_few) == pytest.approx(0.01 - 1.0 + (1.0 - 2.0 / 1001.0) ** 3)
     others[:2, :, 1] = 9.0
-    assert particles.share_beyond(draws, others) == pytest.approx(0.5, abs=0.01)
-    assert particles.share_beyond(draws, -others) == pytest.approx(0.5, abs=0.01)
+    assert share_beyond(draws, others) == pytest.approx(0.5, abs=0.01)
+    assert share_beyond(draws, -others) == pytest.approx(0.5, abs=0.01)
 
 
 def let_chains_disagree(search):
@@ -190,7 +191,7 @@ def test_what_particles_lack_is_a_distance(search, given_particles, monkeypatch)
     let_chains_disagree(search)
     prior = ModelPrior(search.model)
     search._weigh_modes(prior)
-    monkeypatch.setattr(Particles, "share_beyond", lambda *_: 0.3)
+    monkeypatch.setattr(searching, "share_beyond", lambda *_: 0.3)
     monkeypatch.setattr(search, "_held_out_distance", lambda: 0.01)
     search.propose(prior, 8)
     assert search.held_out_alone == 0.3

@@ -121,6 +121,13 @@ class Chains:
             if largest < _CONVERGED or len(blocks) == most:
                 return kept, largest
 
+    def draw_from(self, places: np.ndarray) -> np.ndarray:
+        """Return a few draws (chains, n, d) that begin at places (chains, d), where the chains stay."""
+        self.go_to(places)
+        draws, _ = self.draw(is_short=True)
+        self.go_to(places)
+        return draws
+
     @staticmethod
     def have_converged(rhat: float) -> bool:
         """Return whether chains with this R-hat agree."""

@@ -111,8 +111,8 @@ class Challengers:
             both, rhat = self._drawn_beside(challengers, draws)
         if self._penalty_share is None:
             kept = draws if Chains.have_converged(rhat) else both
-            distance = 0.0 if versions is None else self.note_possible(chains, kept[: len(draws)], versions, enough)
-            return kept, rhat, distance
+            nothing = flat_draws(draws[:0])
+            return kept, rhat, self._distance_left_out(chains, nothing, kept[: len(draws)], versions, enough)
         own, others = both[: len(draws)], both[len(draws) :]
         is_apart = np.zeros(len(others), bool)
         if not Chains.have_converged(rhat):
@@ -125,12 +125,11 @@ class Challengers:
     def question(
         self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray] | None, enough: float
     ) -> float:
-        """Return the distance as :meth:`challenge` does, of ``draws`` (populations, n, d) at which ``chains`` are."""
+        """Return the distance as :meth:`challenge` does, of ``draws`` (populations, n, d) that no chain made."""
         others = draws[:0]
         if self._penalty_share is not None:
             with self._without_penalty():
-                others, _ = chains.draw(is_short=True)
-            chains.go_to(draws[:, -1])
+                others = chains.draw_from(draws[:, -1])
         return self._distance_left_out(chains, flat_draws(others), draws, versions, enough)
 
     def _distance_left_out(self, chains, others, draws, versions, enough):

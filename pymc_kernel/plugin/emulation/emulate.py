@@ -196,9 +196,9 @@ def emulate(
 
     Where three rounds found nothing to learn, and chains do not agree all the same, they are in modes apart, or slow.
     Of a model with a proper prior particles take their place: four populations from the prior to the posterior through
-    powers of the likelihood, which weigh modes. One place of each population before each of its powers is
-    evaluated besides, since a mode that is lost there is lost for good; the search does not end before the weights that
-    these had at the power that came next were right within a nat in two rounds.
+    powers of the likelihood, which weigh modes. One place of each population before each of its powers is evaluated
+    besides, since a mode that is lost there is lost for good; the search does not end before the weights that these had
+    at the power that came next were right within a nat in two rounds.
 
     Examples
     --------

@@ -7,8 +7,6 @@ from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
 
 _POPULATIONS, _FEWEST = 4, 250  # particles in each, a dozen of them in a mode with a twentieth of the mass
-
-
 _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
 
 
@@ -69,18 +67,19 @@ class Particles:
         """Whether no weight of a particle at the power that came next was too low, by the places of two rounds."""
         return len(self._errors) > 1 and bool(np.mean(np.square(np.concatenate(self._errors))) < _ENOUGH**2)
 
-    def share_beyond(self, draws: np.ndarray, others: np.ndarray) -> float:
-        """Return what share of ``others`` (c, m, d) lies outside of the range of ``draws`` (populations, n, d).
-
-        Populations of a posterior that is hard for them may agree, and lack the same thin end: NUTS chains that begin
-        at them go there. Less what of as many draws of one distribution would.
-        """
-        n, d = draws.shape[0] * draws.shape[1], draws.shape[2]
-        low, high = draws.min(axis=(0, 1)), draws.max(axis=(0, 1))
-        share = ((others < low) | (others > high)).any(axis=2).mean()
-        by_chance = 1.0 - (1.0 - 2.0 / (n + 1.0)) ** d
-        return max(float(share) - by_chance, 0.0)
-
     def _log_likelihood(self, positions):
         """Return what the density of the model has besides the prior, (n,)."""
         return np.array([self._chains.log_density(x) for x in positions]) - self._prior.log_density(positions)
+
+
+def share_beyond(draws: np.ndarray, others: np.ndarray) -> float:
+    """Return what share of ``others`` (c, m, d) lies outside of the range of ``draws`` (populations, n, d).
+
+    Populations of a posterior that is hard for them may agree, and lack the same thin end: NUTS chains that begin
+    at them go there. Less what of as many draws of one distribution would.
+    """
+    n, d = draws.shape[0] * draws.shape[1], draws.shape[2]
+    low, high = draws.min(axis=(0, 1)), draws.max(axis=(0, 1))
+    share = ((others < low) | (others > high)).any(axis=2).mean()
+    by_chance = 1.0 - (1.0 - 2.0 / (n + 1.0)) ** d
+    return max(float(share) - by_chance, 0.0)

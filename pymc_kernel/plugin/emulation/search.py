@@ -26,7 +26,7 @@ from pymc_kernel.plugin.emulation.emulation import (
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
 from pymc_kernel.plugin.emulation.limits import limits_of
-from pymc_kernel.plugin.emulation.particles import Particles
+from pymc_kernel.plugin.emulation.particles import Particles, share_beyond
 from pymc_kernel.plugin.emulation.penalty import with_penalties
 from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
@@ -334,11 +334,9 @@ class Search:
                     )
                     self.draws, self.rhat = draws, max(self.rhat, rhat)
                 else:
-                    lacking = self.particles.share_beyond(draws, self.chains.draw(is_short=True)[0])
-                    self.chains.go_to(draws[:, -1])
-                    left_out = self.challengers.question(self.chains, draws, versions, self._enough)
+                    lacking = share_beyond(draws, self.chains.draw_from(draws[:, -1]))
                     self.held_out_alone = max(self.held_out_alone, lacking)
-                    self.may_be_left_out = left_out
+                    self.may_be_left_out = self.challengers.question(self.chains, draws, versions, self._enough)
                 if self.unknown.may_go_on:
                     self.challengers.note_beyond(self.chains, flat_draws(draws), self._least())
         each = -(-size // len(draws))
