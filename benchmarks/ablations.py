@@ -30,8 +30,11 @@ posterior twice as wide. Solvers with 40 outputs (sums of exponentials, oscillat
 root mean square error at draws of a normal approximation to the posterior, in units of the noise of the data. Log
 likelihoods: those of the drawn posteriors, an error in nats (a standard deviation).
 
-``search``: the same posteriors by ``sample_surrogate`` with 50 (d + 2) evaluations at most, and long bends under a flat
-prior: right, silent, error, and how many evaluations were made.
+``search``: what ``pk.emulate`` and ``sample_surrogate`` evaluate and draw, on log likelihoods and outputs: modes apart
+(``benchmarks/learned_modes.py``), tails (``benchmarks/learned_tails.py``), and the drawn posteriors by
+``sample_surrogate`` with 50 (d + 2) evaluations at most. Of each: right, silent, error (of the mass below exact
+quantiles; of the drawn ones in posterior standard deviations), how many evaluations were made, and seconds of processor
+time.
 """
 
 import contextlib
@@ -46,7 +49,8 @@ from scipy import stats
 from scipy.special import expit
 
 import pymc_kernel as pk
-from benchmarks import harness, measures, zoo
+from benchmarks import fresh, harness, learned_modes, learned_tails, measures, zoo
+from benchmarks.learned_parts import STUCK
 from benchmarks.measures import smallest_bulk_ess
 from benchmarks.posteriors.drawn import drawn
 from benchmarks.posteriors.exact import PROBABILITIES
@@ -680,6 +684,99 @@ def outputs_rows(first, repetitions, jobs):
             yield _row(f"outputs: {name}", f"{group}: error", found[:, [0, m + 1]], are_logs=True)
 
 
+# -- searches on emulated models ---------------------------------------------------------------------------
+
+_OF_SEARCH = "plugin.emulation.search.Search"
+_OF_CHALLENGERS = "plugin.emulation.challengers.Challengers"
+
+
+def _unchallenged(self, chains, draws, centers, versions, enough):
+    """Ask what is left out, as particles do, by chains that begin at the draws themselves."""
+    return draws, 0.0, self.question(chains, draws, versions, enough)
+
+
+#: Mechanism -> what stands in place of names of modules when it is off.
+SEARCH = {
+    "penalty": {"plugin.emulation.structure.Unknown.has_penalty": lambda *given: False},
+    "explorers": {
+        f"{_OF_SEARCH}._explored": lambda self, prior: (
+            self.particles.passed if self.by_particles else np.empty((0, self.initial.size))
+        )
+    },
+    "chains from elsewhere": {f"{_OF_CHALLENGERS}.challenge": _unchallenged},
+    "what the penalty leaves out": {f"{_OF_CHALLENGERS}.note_left_out": lambda *given: 0.0},
+    "where it may go on": {f"{_OF_CHALLENGERS}.note_possible": lambda *given: 0.0},
+    "beyond the draws": {
+        f"{_OF_CHALLENGERS}.note_beyond": lambda *given: None,
+        f"{_OF_SEARCH}._share_beyond": lambda *given: 0.0,
+    },
+    "moved by what was learned": {f"{_OF_SEARCH}._moved_from": lambda *given: 0.0},
+    "least certain draws": {f"{_OF_SEARCH}._most_uncertain": lambda self: np.empty((0, self.initial.size))},
+    "predicted from others": {f"{_OF_SEARCH}._held_out_distance": lambda self: 0.0},
+    "particles": {f"{_OF_SEARCH}._weigh_modes": lambda *given: False},
+    "particles: on the way": {"plugin.emulation.particles.Particles.know_the_way": True},
+    "particles: what they lack": {"plugin.emulation.search.share_beyond": lambda *given: 0.0},
+}
+SEARCHED = {
+    "modes": tuple(learned_modes.FAMILIES),
+    "tails": tuple(learned_tails.FAMILIES),
+    "drawn": ("bend", "funnel", "heavy", "mixture", "spike", "kink", "hierarchy", "regression"),
+}
+_OF_SEARCHES = ("right", "silent", "error", "evaluations", "seconds")
+
+
+def _searched(group, family, seed):
+    """Return right, silent, and logarithms of error and evaluations of one search."""
+    if group != "drawn":
+        script = {"modes": learned_modes, "tails": learned_tails}[group]
+        row = script.one_run(family, seed)
+        is_right, is_said = row["off"] <= script.WRONG, row["said"] or row["rhat"] > STUCK
+        return [is_right, not is_right and not is_said, np.log(row["off"]), np.log(row["evaluations"])]
+    kept = {}
+
+    def call(model):
+        kept["idata"] = fresh.SAMPLERS["sample_surrogate"][0](model, seed)
+        return kept["idata"]
+
+    make, truth, num_exact = fresh._posterior(family, seed)
+    row = zoo.measured(make, call, truth, "")
+    if "summary" not in row:
+        return [False, False, np.nan, np.nan]
+    found = judge(row["summary"], truth, row["rhat"], row["said"], num_exact)
+    evaluations = int(kept["idata"]["sample_stats"]["num_evaluations"])
+    return [found.outcome == "right", found.outcome == "silent", *np.log([found.error, evaluations])]
+
+
+def search_outcome(group, family, seed, names):
+    """Return the measures with all mechanisms, then without each, (names + 1, measures)."""
+    found = []
+    for name in (None, *names):
+        begun = time.process_time()
+        with _without(SEARCH.get(name, {})):
+            try:
+                measured = _searched(group, family, seed)
+            except ValueError as error:  # nothing could be learned
+                print(family, seed, name, harness.shortened(str(error)), flush=True)
+                measured = [False, False, np.nan, np.nan]
+        found.append([*measured, np.log(time.process_time() - begun)])
+        print(group, family, seed, name, np.round(found[-1], 2), flush=True)
+    return np.array(found, dtype=float)
+
+
+def search_rows(first, repetitions, jobs, names=tuple(SEARCH), groups=tuple(SEARCHED)):
+    """Yield rows of searches."""
+    for group in groups:
+        asked = [
+            (group, family, seed, names) for seed in range(first, first + repetitions) for family in SEARCHED[group]
+        ]
+        found = np.array(list(harness.results(search_outcome, asked, jobs)))
+        for k, name in enumerate(names):
+            for m, measure in enumerate(_OF_SEARCHES):
+                pairs = found[:, [0, k + 1], m]
+                pairs = pairs[np.isfinite(pairs).all(axis=1)]
+                yield _row(f"search: {name}", f"{group}: {measure}", pairs, m > 1)
+
+
 #: Part of the package -> mechanisms, problems, and the function of first seed, repetitions and jobs that yields rows.
 FAR = ("from far away: error", "from far away: size")
 PROBLEMS = tuple(f"{group}: {measure}" for group in ("curved", "others") for measure in MEASURES)
@@ -702,6 +799,11 @@ PARTS = {
         [f"{group}: error" for group in OUTPUT_GROUPS],
         outputs_rows,
     ),
+    "search": (
+        [f"search: {name}" for name in SEARCH],
+        [f"{group}: {measure}" for group in SEARCHED for measure in _OF_SEARCHES],
+        search_rows,
+    ),
     "evidence": (
         [f"evidence: {name}" for name in PARTICLES[moves.Walk]],
         [f"{problems}: {measure}" for problems in EVIDENCE for measure in ("error", "evaluations")],
@@ -716,13 +818,17 @@ TABLE = harness.Table(
 
 
 def main(
-    parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, likelihoods=tuple(LIKELIHOOD), groups=tuple(SIMULATED)
+    parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, mechanisms=(*LIKELIHOOD, *SEARCH),
+    groups=(*SIMULATED, *SEARCHED),
 ):  # fmt: skip
     """Print the rows of the parts, and write them to the table.
 
-    Of ``likelihood`` those of the mechanisms ``likelihoods`` and of ``groups``.
+    Of ``likelihood`` and ``search`` those of the ``mechanisms`` and of ``groups`` of problems.
     """
-    of_part = {"likelihood": (likelihoods, groups)}
+    of_part = {
+        part: (tuple(m for m in known if m in mechanisms), tuple(g for g in known_groups if g in groups))
+        for part, known, known_groups in (("likelihood", LIKELIHOOD, SIMULATED), ("search", SEARCH, SEARCHED))
+    }
     for part in parts:
         rows = []
         for row in PARTS[part][2](first, repetitions, jobs, *of_part.get(part, ())):
