@@ -168,8 +168,7 @@ print(f"by particles {factor:.0f}, exact {np.exp(exact_evidence - no_wobble):.0f
 #
 # - *R-hat far above one* of chains: look at the means of each chain. If they differ and each chain
 #   is still, there are modes: particles.
-# - *Particles are still correlated with where they were*: `threshold=0.8` or more particles. If the
-#   runs agree, it may stay.
+# - *Populations of particles do not agree*: `threshold=0.8` or more particles.
 # - *Runs differ in the evidence*: more particles; the error falls with the square root of their
 #   number.
 #

@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*should not be trusted"),
     pytest.mark.filterwarnings("ignore:The weights have a Pareto shape"),
     pytest.mark.filterwarnings("ignore:At one stage"),
+    pytest.mark.filterwarnings("ignore:Populations of particles"),
 ]
 
 QUIET = {"progressbar": False, "random_seed": 1}

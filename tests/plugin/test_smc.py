@@ -15,6 +15,7 @@ from tests.plugin.models import black_box_model, noisy_normal
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The number of samples is too small"),
     pytest.mark.filterwarnings("ignore:At one stage"),
+    pytest.mark.filterwarnings("ignore:Populations of particles"),
 ]
 DATA = np.array([1.0, 2.0, 4.0])
 PLAIN = {"learn_covariance": False, "learn_scale": False}
@@ -207,12 +208,19 @@ def test_other_kernels_and_surrogates_are_refused():
 
 
 @pytest.mark.filterwarnings("default:At one stage")
+@pytest.mark.filterwarnings("default:Populations of particles")
 def test_degenerate_particles_are_reported():
     with pm.Model():
         x = pm.Normal("x", 0.0, 100.0, shape=2)
         pm.Normal("y", x, 0.01, observed=np.zeros(2))
-        with pytest.warns(UserWarning, match="still correlated|had offspring") as said:
-            idata = pk.sample_smc(200, scale=1e-3, max_moves=4, schedule=(0.5, 1.0), chains=1, random_seed=1,
+        with pytest.warns(UserWarning) as said:
+            idata = pk.sample_smc(200, scale=1e-3, max_moves=4, schedule=(0.5, 1.0), chains=2, cores=1, random_seed=1,
                                   kernel=pk.ASMC, **PLAIN, **QUIET)  # fmt: skip
-    assert findings_in(idata["smc_stats"]) == [str(w.message) for w in said if "At one stage" in str(w.message)]
-    assert {w.filename for w in said if "At one stage" in str(w.message)} == {__file__}
+    few, apart = findings_in(idata["smc_stats"])
+    assert "of the particles had offspring" in few and "Populations of particles do not agree" in apart
+    assert [str(w.message) for w in said if w.filename == __file__] == [few, apart]
+
+
+@pytest.mark.filterwarnings("error:Populations of particles")
+def test_populations_that_agree_are_not_spoken_of():
+    sample(conjugate_model(), pk.ASMC, draws=1000)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import xarray as xr
@@ -35,7 +36,8 @@ _EPSILON = "epsilon_"  # prefix to the name of a block, for its bandwidths
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
 # Share of distinct particles below which a warning is given: of 1,000 particles twenty would be distinct.
 _FEW_DISTINCT = 0.02
-_STILL_CORRELATED = 0.7  # with the positions at the start of a stage; above, a warning is given
+# R-hat of populations above which a warning is given: PyMC's own limit. Each then tells as much as fifty draws.
+_LARGEST_RHAT = 1.01
 
 
 class ParticleKernel(SMC_KERNEL):
@@ -360,8 +362,8 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
             f"{kernel.__name__}, return_inferencedata=False)."
         )
     idata = _tidied(pm.sample_smc(draws, kernel=kernel, **kwargs))
-    _warn(idata[statistics.SMC_GROUP])
     model = pm.modelcontext(kwargs.get("model"))
+    _warn(idata["posterior"].to_dataset()[[v.name for v in model.free_RVs]], idata[statistics.SMC_GROUP])
     if said := normality_of_posterior(model, idata["posterior"].to_dataset(), np.random.default_rng(0)):
         report(f"sample_smc: {said}", idata[statistics.SMC_GROUP])
     return idata
@@ -397,7 +399,7 @@ def _tidied(idata):
     return xr.DataTree.from_dict({**groups, statistics.SMC_GROUP: tidy})
 
 
-def _warn(stats):
+def _warn(posterior, stats):
     distinct = float(stats["distinct_ancestors"].min())
     if distinct < _FEW_DISTINCT:
         report(
@@ -405,10 +407,14 @@ def _warn(stats):
             "Take more particles, or a higher threshold.",
             stats,
         )
-    correlation = float(stats[statistics.CORRELATION].max())
-    if correlation > _STILL_CORRELATED:
+    rhat = 1.0
+    if posterior.sizes["chain"] > 1:
+        rhat = np.nanmax([rhat, *(float(r.max()) for r in az.rhat(posterior).values())])
+    if rhat > _LARGEST_RHAT:
+        correlation = float(stats[statistics.CORRELATION].max())
         report(
-            f"At one stage the particles were still correlated with their positions at its start ({correlation:.2f}) "
-            "after max_moves moves: raise max_moves, or take KernelHMCSMC.",
+            f"Populations of particles do not agree (R-hat {rhat:.2f}; at one stage the correlation with positions at "
+            f"its start was still {correlation:.2f}): raise max_moves, or take KernelHMCSMC or another "
+            "parametrization.",
             stats,
         )
