@@ -1,8 +1,8 @@
 """Dense linear algebra that SciPy does not have.
 
-Cholesky factors of the size of a parameter vector for compiled loops, where a call into LAPACK would cost more than
-the arithmetic: in-place factors, updates and solves. For large matrices the incomplete, pivoted factor that never
-needs them whole. Imports NumPy, SciPy and Numba only.
+Cholesky factors of the size of a parameter vector for compiled loops, where a call into LAPACK would cost more than the
+arithmetic: in-place factors, updates and solves. For large matrices the incomplete, pivoted factor that never needs
+them whole.
 """
 
 import math

@@ -2,8 +2,6 @@
 
 Numba keeps machine code by the file of the function alone. A compiled function holds the code of all that it calls,
 also from other files: after an update it would go on computing what they were before.
-
-Imports the standard library and Numba only.
 """
 
 import hashlib

@@ -1,7 +1,5 @@
 """How many threads work: row blocks of a long computation on all cores, linear algebra on one.
 
-Imports the standard library, NumPy, SciPy and threadpoolctl only.
-
 Numba's own threading layers are avoided on purpose: the OpenMP one ends a process that was forked after
 its first use, and forking is how PyMC starts chains on Linux. Compiled functions that release the
 interpreter's lock (``nogil=True``) run in plain threads just as fast.

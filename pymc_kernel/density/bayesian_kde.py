@@ -1,4 +1,4 @@
-"""Gaussian kernel density estimation with a posterior over the bandwidth. Imports NumPy and siblings."""
+"""Gaussian kernel density estimation with a posterior over the bandwidth."""
 
 import math
 from dataclasses import dataclass, replace

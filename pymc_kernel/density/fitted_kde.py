@@ -1,7 +1,4 @@
-"""A kernel density estimate, the posterior of its bandwidth, and its mixtures of normal or Student t densities.
-
-Imports NumPy, SciPy, Numba and siblings.
-"""
+"""A kernel density estimate, the posterior of its bandwidth, and its mixtures of normal or Student t densities."""
 
 import math
 from dataclasses import dataclass

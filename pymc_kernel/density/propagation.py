@@ -15,8 +15,6 @@ weights are normalized over r != j. With h_r = a_r' Q a_r, Q the inverse of the 
 a_r = x_r - x_j, determinants and inverses of rank-one changes need no factorization, so a sweep costs O(n^2 d^2) in
 place of O(n^2 d^3). A site whose cavity is no proper distribution keeps its old value in that sweep, which is counted;
 the text raises the diagonal.
-
-Imports NumPy, Numba and the lower floors only.
 """
 
 import math

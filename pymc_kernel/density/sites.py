@@ -1,7 +1,4 @@
-"""Distributions of a precision (Wishart, or gamma by coordinate), and expectation propagation until convergence.
-
-Imports NumPy and siblings.
-"""
+"""Distributions of a precision (Wishart, or gamma by coordinate), and expectation propagation until convergence."""
 
 import math
 from typing import NamedTuple

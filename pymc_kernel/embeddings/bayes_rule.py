@@ -1,4 +1,4 @@
-"""Kernel Bayes' rules: posteriors from samples of prior and joint distribution. Imports NumPy, SciPy and siblings."""
+"""Kernel Bayes' rules: posteriors from samples of prior and joint distribution."""
 
 from dataclasses import dataclass, replace
 from typing import Any

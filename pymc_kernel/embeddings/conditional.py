@@ -1,4 +1,4 @@
-"""Embeddings of conditional distributions, with the sum and chain rules. Imports NumPy and siblings."""
+"""Embeddings of conditional distributions, with the sum and chain rules."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Ratio of two densities from samples, by least squares in an RKHS. Imports NumPy, ``kernels`` and siblings."""
+"""Ratio of two densities from samples, by least squares in an RKHS."""
 
 from dataclasses import dataclass
 from functools import cached_property

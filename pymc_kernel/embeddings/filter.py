@@ -1,4 +1,4 @@
-"""Filtering, prediction and smoothing learned from a sequence of states and observations. Imports siblings."""
+"""Filtering, prediction and smoothing learned from a sequence of states and observations."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""A fitted kernel Bayes' rule: embeddings, means, draws and intervals for any observation. Imports siblings."""
+"""A fitted kernel Bayes' rule: embeddings, means, draws and intervals for any observation."""
 
 import warnings
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Users' inputs: checks, scales and default kernels. Imports NumPy and ``kernels``."""
+"""Users' inputs: checks, scales and default kernels."""
 
 import numpy as np
 

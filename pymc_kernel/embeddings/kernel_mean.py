@@ -1,4 +1,4 @@
-"""Kernel means: weighted points that represent a distribution; its quantiles and draws. Imports siblings."""
+"""Kernel means: weighted points that represent a distribution; its quantiles and draws."""
 
 import numpy as np
 from scipy.optimize import isotonic_regression

@@ -1,4 +1,4 @@
-"""Low-rank features of kernels, and weighted ridge regression on them. Imports NumPy, SciPy, ``linalg``, ``kernels``.
+"""Low-rank features of kernels, and weighted ridge regression on them.
 
 Everything in this folder is linear algebra on features: G = F F' with F (n, r), and rows of F for new points. With the
 pivoted Cholesky factor at a small tolerance that is the exact method; with fewer columns it is Nystroem's.

@@ -1,7 +1,4 @@
-"""What was learned of a function with many outputs and few inputs: its values, and how far they may be off.
-
-Imports NumPy, SciPy and the lower floors only.
-"""
+"""What was learned of a function with many outputs and few inputs: its values, and how far they may be off."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,7 +4,7 @@ A Gaussian process with a length scale for each input and a quadratic trend, sha
 each: the engine of ``scores.value_regression``. Positive inputs and outputs may be learned by their logarithms, and
 length scales may belong to the directions in which the outputs change, not to the inputs. Positive outputs that always
 have the same sum, as probabilities have, keep it: their logarithms are learned, and what comes back is divided by its
-sum. Imports NumPy, SciPy and the lower floors only.
+sum.
 """
 
 from itertools import product

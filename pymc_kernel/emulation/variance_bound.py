@@ -1,7 +1,4 @@
-"""How uncertain what was learned is, computed at every gradient: of exact values a bound by few of the rows.
-
-Imports NumPy, SciPy and the lower floors only.
-"""
+"""How uncertain what was learned is, computed at every gradient: of exact values a bound by few of the rows."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,7 @@
 """Values and derivatives of all kernels, derived once from their scalar profiles.
 
-Imports NumPy and the lower files of ``kernels`` only. Notation: X is (n, d), Y is (m, d); radial kernels
-are phi(s), s = sum_i (x_i - y_i)^2 / l_i^2; dot-product kernels are psi(t), t = sum_i x_i y_i / l_i^2.
+Notation: X is (n, d), Y is (m, d); radial kernels are phi(s), s = sum_i (x_i - y_i)^2 / l_i^2; dot-product kernels are
+psi(t), t = sum_i x_i y_i / l_i^2.
 """
 
 from dataclasses import dataclass, replace

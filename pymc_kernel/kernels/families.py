@@ -1,7 +1,6 @@
 """Families of kernels, and kernels made of kernels: sums, products over several variables, given features.
 
-What is made of others has values only, which is all that kernel means need. Imports NumPy and lower files of
-``kernels``.
+What is made of others has values only, which is all that kernel means need.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Checks of users' arrays and numbers, and the distances of points. Imports NumPy and SciPy only."""
+"""Checks of users' arrays and numbers, and the distances of points."""
 
 from numbers import Real
 

@@ -8,8 +8,6 @@ object, because compiled functions that take functions cannot be cached on disk.
 
 Compiled callers hand over the order of a derivative as ``np.int64(1)``: for a bare number Numba would compile another
 copy of the function, half a second to a second each.
-
-Imports NumPy and Numba only.
 """
 
 import numpy as np

@@ -1,4 +1,4 @@
-"""The bandwidth of kernel ABC, from pilot simulations near the posterior. Imports NumPy and SciPy."""
+"""The bandwidth of kernel ABC, from pilot simulations near the posterior."""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Tasks over any executor: bounded memory, retries, workers that die. Imports the standard library only."""
+"""Tasks over any executor: bounded memory, retries, workers that die."""
 
 import multiprocessing
 import os

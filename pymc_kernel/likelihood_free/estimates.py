@@ -1,4 +1,4 @@
-"""Estimates of a likelihood from simulated data sets, on arrays. Imports NumPy, SciPy, ``linalg`` and ``kernels``."""
+"""Estimates of a likelihood from simulated data sets, on arrays."""
 
 import math
 

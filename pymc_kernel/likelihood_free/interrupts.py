@@ -1,4 +1,4 @@
-"""Ctrl-C in long calls, and a limit on the time of one call, in any thread. Imports the standard library only."""
+"""Ctrl-C in long calls, and a limit on the time of one call, in any thread."""
 
 import ctypes
 import signal

@@ -1,4 +1,4 @@
-"""How far a synthetic likelihood's posterior is off where summaries are not normal. Imports NumPy, SciPy, siblings.
+"""How far a synthetic likelihood's posterior is off where summaries are not normal.
 
 A draw comes with the simulations that made its estimate. They estimate the likelihood by a kernel, too, which assumes
 nothing; the normal density, seen through the same kernel, differs from that where summaries are not normal. The ratio

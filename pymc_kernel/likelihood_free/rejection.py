@@ -1,4 +1,4 @@
-"""Rejection ABC with regression adjustment, on arrays. Imports NumPy."""
+"""Rejection ABC with regression adjustment, on arrays."""
 
 from typing import NamedTuple
 

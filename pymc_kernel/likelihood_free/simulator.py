@@ -1,4 +1,4 @@
-"""Simulators that may fail, called again and again. Imports NumPy only."""
+"""Simulators that may fail, called again and again."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,4 @@
-"""Stores of simulations: in memory, or a zarr store from which a killed run resumes.
-
-Imports NumPy, and zarr (version 3 format) where a store is opened.
-"""
+"""Stores of simulations: in memory, or a zarr store (version 3 format) from which a killed run resumes."""
 
 import json
 from pathlib import Path

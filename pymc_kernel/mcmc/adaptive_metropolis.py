@@ -1,8 +1,7 @@
 """Adaptive Metropolis on arrays: a Gaussian random walk with learned covariance and learned scale.
 
-With both switched off it is the thesis's standard Metropolis (SM), with the covariance alone AM-FS, with
-both AM-LS (Strathmann 2018, section 3.3; Haario et al. 2001; Andrieu and Thoms 2008). Imports NumPy, Numba
-and the lower floors only.
+With both switched off it is the thesis's standard Metropolis (SM), with the covariance alone AM-FS, with both AM-LS
+(Strathmann 2018, section 3.3; Haario et al. 2001; Andrieu and Thoms 2008).
 """
 
 import math

@@ -5,8 +5,6 @@ travels, so that the scale, which is bounded by the narrow directions, falls to 
 and the scale alone follows the acceptance rate, at a speed that does not vanish, 2 / (2 + d). When the log density has
 stopped rising, learning begins, from here. Without burn-in a regression from fifty standard deviations away has a
 three-hundredth of the effective size: row "burn-in" of ``benchmarks.ablations``.
-
-Imports NumPy and the lower floors only.
 """
 
 import math

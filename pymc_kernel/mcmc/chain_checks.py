@@ -1,4 +1,4 @@
-"""What speaks against the draws of chains: a part of the density that they lack. Imports NumPy only.
+"""What speaks against the draws of chains: a part of the density that they lack.
 
 **Coverage of a surrogate.** Where a surrogate is far too low its moves hardly ever go, and a chain that gets there is
 stuck. The draws then look well mixed, with all chains alike, but lack a part of the posterior: the neck of a funnel,

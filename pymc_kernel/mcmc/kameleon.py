@@ -12,8 +12,6 @@ Three departures from the text, none of which touches exactness:
   spread. This only renames nu, and lets nu keep its meaning (about 2.38 / sqrt(d)) when subsample, bandwidth and units
   change.
 - Until the first subsample is drawn, moves are those of ``adaptive_metropolis``.
-
-Imports NumPy, Numba and the lower floors only.
 """
 
 import math

@@ -17,8 +17,6 @@ leapfrog trajectories along it, and accepts with the true, or estimated and kept
 Chains that start far apart explore more of a hard target than a single one, so several may learn one surrogate together
 (:func:`fit_together`, :func:`frozen`). Between two fits they run separately, so the result does not depend on how they
 are scheduled. After tuning every chain is a Markov chain of its own that leaves the target invariant.
-
-Imports NumPy, Numba and the lower floors only.
 """
 
 import math

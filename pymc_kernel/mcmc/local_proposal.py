@@ -1,7 +1,7 @@
 """The proposal of kernel adaptive Metropolis-Hastings: normal, with a covariance that depends on the position.
 
 With z = W^-1 (x - mean) it is gamma^2 I + nu^2 c M H M' for M = 2 [grad k(z, Z_1), ..., grad k(z, Z_n)], H the
-centering matrix and c such that the mean trace over the points Z is d. Imports NumPy, Numba and the lower floors only.
+centering matrix and c such that the mean trace over the points Z is d.
 """
 
 import math

@@ -1,7 +1,4 @@
-"""What all Metropolis-Hastings transitions share: starts, acceptance, gains, a bounded record of the past.
-
-Imports the standard library and NumPy only.
-"""
+"""What all Metropolis-Hastings transitions share: starts, acceptance, gains, a bounded record of the past."""
 
 import math
 from typing import NamedTuple

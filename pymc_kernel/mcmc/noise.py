@@ -6,8 +6,6 @@ whose scale is driven to an acceptance rate next to or above the ceiling shrinks
 while the chain adapts: now and then the density is estimated once more at the current point, as it would be for a
 proposal, and the chance that this estimate would be accepted is averaged. This assumes nothing about the noise, and
 includes estimates of zero and reused random numbers. It does not change the chain.
-
-Imports the standard library only.
 """
 
 import math

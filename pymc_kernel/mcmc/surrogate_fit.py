@@ -1,7 +1,4 @@
-"""Fits of a surrogate to chains or particles, with the trajectories to move along it.
-
-Imports NumPy and the lower floors only.
-"""
+"""Fits of a surrogate to chains or particles, with the trajectories to move along it."""
 
 import math
 from collections.abc import Sequence

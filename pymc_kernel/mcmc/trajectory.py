@@ -1,4 +1,4 @@
-"""Leapfrog trajectories along a surrogate, compiled. Imports NumPy, Numba and the lower floors only."""
+"""Leapfrog trajectories along a surrogate, compiled."""
 
 import math
 from itertools import pairwise

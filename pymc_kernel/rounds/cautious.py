@@ -7,7 +7,7 @@ the learned likelihood to a power at which enough simulations that are there alr
 decides over the power of the next.
 
 ``init -> propose -> update -> propose -> ...``: given settings, state and generator the next state is determined, and
-simulations are made by the caller. Imports NumPy and the lower floors only.
+simulations are made by the caller.
 """
 
 from collections.abc import Callable

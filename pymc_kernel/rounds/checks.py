@@ -8,8 +8,6 @@ likelihood overlaps most with the observation's, weighted by that overlap. Where
 each other, and errors of either sign would cancel in a mean over all. The likelihood of each comes from a fit to other
 simulations, so that none is judged by itself.
 
-Imports NumPy, SciPy and lower floors only.
-
 S. Talts and others, "Validating Bayesian inference algorithms with simulation-based calibration" (2018).
 """
 

@@ -1,4 +1,4 @@
-"""The likelihood that simulations have taught, where they were made. Imports NumPy and lower floors only."""
+"""The likelihood that simulations have taught, where they were made."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple

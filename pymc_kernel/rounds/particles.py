@@ -1,8 +1,8 @@
 """Draws from a posterior whose log likelihood is a cheap function of many points at once, such as a learned one.
 
-Particles go from the prior to the posterior through powers of the likelihood (``smc.tempering``) by differences of
-each other (``smc.differences``), a few moves at each power and many at the last: until they have forgotten where they
-stood when they were weighted for the last time. Imports NumPy and the lower floors only.
+Particles go from the prior to the posterior through powers of the likelihood (``smc.tempering``) by differences of each
+other (``smc.differences``), a few moves at each power and many at the last: until they have forgotten where they stood
+when they were weighted for the last time.
 """
 
 from collections.abc import Callable

@@ -4,7 +4,7 @@
     z = x - center,  u = T z,  s_j = |u - U_j|^2        (radial)
     f(x) = sum_j a_j cos(u_j + p_j) + g . z + z' Q z / 2,  u = T z      (cosine)
 
-One form for all means one compiled trajectory for all. Imports NumPy and the lower floors only.
+One form for all means one compiled trajectory for all.
 """
 
 from typing import NamedTuple

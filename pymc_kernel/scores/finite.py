@@ -1,4 +1,4 @@
-"""Score matching with finitely many random features. Imports NumPy and lower floors only."""
+"""Score matching with finitely many random features."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

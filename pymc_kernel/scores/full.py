@@ -1,7 +1,4 @@
-"""The full kernel exponential family by score matching: the reference that the others approximate.
-
-Imports NumPy, SciPy and the lower floors only.
-"""
+"""The full kernel exponential family by score matching: the reference that the others approximate."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Scores at draws by surrogates fitted to other draws, and their errors. Imports NumPy and lower files only.
+"""Scores at draws by surrogates fitted to other draws, and their errors.
 
 Each part of the draws has the scores of a surrogate q that was fitted to log densities of the other parts. At the draws
 themselves the log density of the target p is known as well, so the error of q is, up to a constant, and q / p may

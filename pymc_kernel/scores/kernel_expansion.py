@@ -1,4 +1,4 @@
-"""A fitted surrogate of a log density, as an object: what every estimator returns. Imports NumPy and siblings only."""
+"""A fitted surrogate of a log density, as an object: what every estimator returns."""
 
 import functools
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Score matching with the basis k(Y_j, .): the lite kernel exponential family, and its Nystroem form.
-
-Imports NumPy and the lower floors only.
-"""
+"""Score matching with the basis k(Y_j, .): the lite kernel exponential family, and its Nystroem form."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""Score matching in the span of kernel derivatives at a few points. Imports NumPy and the lower floors only."""
+"""Score matching in the span of kernel derivatives at a few points."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

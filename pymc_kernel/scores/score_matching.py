@@ -1,7 +1,4 @@
-"""What estimators by score matching share: checks, the density q0 that exp(f) multiplies, and the fit.
-
-Imports NumPy, SciPy and the lower floors only.
-"""
+"""What estimators by score matching share: checks, the density q0 that exp(f) multiplies, and the fit."""
 
 import math
 from dataclasses import dataclass, field, replace

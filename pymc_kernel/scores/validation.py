@@ -1,7 +1,4 @@
-"""Length scale and regularization by cross-validated score-matching loss.
-
-Imports NumPy, SciPy and the lower floors only.
-"""
+"""Length scale and regularization by cross-validated score-matching loss."""
 
 from dataclasses import dataclass, replace
 

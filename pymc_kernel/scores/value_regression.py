@@ -1,8 +1,6 @@
 """Regression of values on places by a Gaussian process: its marginal likelihood, mean and covariance.
 
 The values are a log density, or many outputs of a function, which share one factorization.
-
-Imports NumPy, SciPy and the lower floors only.
 """
 
 import math

@@ -2,7 +2,7 @@
 
 Score matching learns from the points that a chain visited and forgets what the log density was there; every rejected
 proposal gave its value, too. Here those numbers are regressed (a Gaussian process's posterior mean; Rasmussen 2003 ran
-Hamiltonian trajectories along one). Imports NumPy, SciPy and the lower floors only.
+Hamiltonian trajectories along one).
 """
 
 import math

@@ -2,7 +2,7 @@
 
 ter Braak (2006), with pairs from other folds than that of the particle that moves, so that detailed balance is exact.
 In turn with these: a place of its own by a mixture of normals fitted to the others, which forgets where the particle
-was. Imports NumPy and siblings.
+was.
 """
 
 import math

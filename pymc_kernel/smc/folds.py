@@ -11,8 +11,6 @@ and where parts were made anew the evidence was still 1.6 times too large in twe
 The surrogate of the Hamiltonian move is the exception: where it learns from values, all parts share the one that is
 fitted to all evaluations, as a value says the same whoever was there. Its evidence of 100 particles in nine dimensions
 was .9 % too large, with a standard error of 1.5 % (150 runs).
-
-Imports NumPy and the lower floors only.
 """
 
 from itertools import pairwise

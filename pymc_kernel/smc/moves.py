@@ -3,8 +3,6 @@
 Each is a frozen description with three methods: ``fit`` learns from particles and from all that has been evaluated,
 ``propose`` returns a position and a log proposal ratio for every particle in one compiled pass, ``adapt`` follows the
 acceptance rate. What is learned is an immutable value that the caller keeps.
-
-Imports NumPy, SciPy, Numba and the lower floors only.
 """
 
 import math

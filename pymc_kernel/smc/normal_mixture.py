@@ -1,4 +1,4 @@
-"""A mixture of normals fitted to particles, as a distribution to propose from. Imports NumPy, SciPy."""
+"""A mixture of normals fitted to particles, as a distribution to propose from."""
 
 import math
 import warnings

@@ -12,8 +12,6 @@ those by a draw's own particle, and are seldom huge.
 - Covariance, score and ancestors are learned from weights to a power, below one until the proposals have reached the
 target (Koblents and Miguez 2015).
 - The drift is scaled: N(x + delta Sigma grad f(x), nu^2 Sigma), so that delta means the same in every direction.
-
-Imports NumPy, Numba and the lower floors only.
 """
 
 import math

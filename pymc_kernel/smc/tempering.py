@@ -3,7 +3,7 @@
 Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the effective sample size. Moves are learned
 from particles other than those that they move, see ``folds``. The states between the first and the last of a stage take
 no part (as in the waste-free SMC of Dau and Chopin 2022): they made neither draws nor evidence better, see
-``benchmarks.ablations``. Imports NumPy and the lower floors only.
+``benchmarks.ablations``.
 """
 
 import math

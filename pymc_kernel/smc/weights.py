@@ -1,4 +1,4 @@
-"""Weights of particles, in logs: effective sizes, resampling, temperatures. Imports NumPy, Numba, ``kernels``."""
+"""Weights of particles, in logs: effective sizes, resampling, temperatures."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Expectations with less variance than the mean of the draws, from the scores. Imports NumPy and lower floors only."""
+"""Expectations with less variance than the mean of the draws, from the scores."""
 
 from dataclasses import dataclass
 

@@ -1,7 +1,4 @@
-"""Kernel Stein discrepancies of draws from the distribution whose scores are given.
-
-Imports NumPy and the lower floors only.
-"""
+"""Kernel Stein discrepancies of draws from the distribution whose scores are given."""
 
 import numpy as np
 

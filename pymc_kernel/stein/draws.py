@@ -1,7 +1,4 @@
-"""Draws and their scores as arrays: checks, standardization, thinning of chains.
-
-Imports NumPy, the standard library, ``kernels`` and a lower file of ``stein``.
-"""
+"""Draws and their scores as arrays: checks, standardization, thinning of chains."""
 
 from itertools import pairwise
 from typing import NamedTuple

@@ -1,7 +1,4 @@
-"""Tests of draws against the distribution whose scores are given, for chains and for independent draws.
-
-Imports NumPy, SciPy and the lower floors only.
-"""
+"""Tests of draws against the distribution whose scores are given, for chains and for independent draws."""
 
 from dataclasses import dataclass, field
 

@@ -1,4 +1,4 @@
-"""Coordinates in which one length scale suits all draws. Imports NumPy only.
+"""Coordinates in which one length scale suits all draws.
 
 Any fixed smooth map keeps a Stein kernel valid, and these depend on a few fitted numbers only, as whitening does, so
 that tests keep their level. What each of them gains is measured by ``python -m benchmarks.ablations``.

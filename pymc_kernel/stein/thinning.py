@@ -1,4 +1,4 @@
-"""Choosing the few draws that fit the target best. Imports NumPy, Numba and lower files of ``stein`` only."""
+"""Choosing the few draws that fit the target best."""
 
 from concurrent.futures import ThreadPoolExecutor
 

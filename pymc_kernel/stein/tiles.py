@@ -9,8 +9,6 @@ which is (a_i + d/dx_i)(b_i + d/dy_i) applied to k. With one length scale for al
 and the scores multiplied by it beforehand, so that three sums over coordinates are all there is: of u_i^2,
 (b_i - a_i) u_i and a_i b_i. Columns are stored a tile after the other, coordinates as rows of a tile, point and score
 in turn, so that the inner loops run over them in the processor's vector registers.
-
-Imports NumPy, ``kernels`` and ``parallel`` only.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""Maximum mean discrepancy between two sets of draws, and its test. Imports NumPy and the lower floors only."""
+"""Maximum mean discrepancy between two sets of draws, and its test."""
 
 from dataclasses import dataclass, field
 

@@ -4,8 +4,6 @@ A sum of features is the logit of the probability, or log(-log p) (complementary
 The latter is that of events in which nothing happens: that no event of a Poisson process is seen has a probability
 exp(-h), with h proportional to the rate. A logit that is linear in the logarithm of the rate would fall as a power of
 it, and leave a tail.
-
-Imports NumPy, SciPy and siblings only.
 """
 
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""Which function of a parameter, and of a summary, makes the regression simple. Imports NumPy, SciPy and siblings."""
+"""Which function of a parameter, and of a summary, makes the regression simple."""
 
 import numpy as np
 from scipy.linalg import solve_triangular

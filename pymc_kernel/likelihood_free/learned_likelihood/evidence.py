@@ -1,4 +1,4 @@
-"""Regression on blocks of features, a prior variance for each block by evidence. Imports NumPy and SciPy only."""
+"""Regression on blocks of features, a prior variance for each block by evidence."""
 
 import math
 from typing import NamedTuple

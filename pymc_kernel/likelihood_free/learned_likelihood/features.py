@@ -1,7 +1,4 @@
-"""Features of parameters: polynomials, bumps in one coordinate, bumps in all; values, and derivatives of their sums.
-
-Imports NumPy and SciPy only.
-"""
+"""Features of parameters: polynomials, bumps in one coordinate, bumps in all; values, and derivatives of their sums."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,7 +1,4 @@
-"""A likelihood learned from simulations: the density of summaries given parameters, with its gradient.
-
-Imports NumPy and siblings only.
-"""
+"""A likelihood learned from simulations: the density of summaries given parameters, with its gradient."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property

@@ -1,4 +1,4 @@
-"""A conditional density: triangular map whose entries are sums of features. Imports NumPy and siblings only."""
+"""A conditional density: triangular map whose entries are sums of features."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

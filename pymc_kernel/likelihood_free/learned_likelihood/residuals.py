@@ -1,7 +1,4 @@
-"""Distributions of residuals: independent or joint mixtures of normals, by expectation-maximization.
-
-Imports NumPy and SciPy only.
-"""
+"""Distributions of residuals: independent or joint mixtures of normals, by expectation-maximization."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

@@ -1,7 +1,4 @@
-"""Means, log variances and coefficients one after another, each by regression with evidence for blocks of features.
-
-Imports NumPy and siblings only.
-"""
+"""Means, log variances and coefficients one after another, each by regression with evidence for blocks of features."""
 
 from typing import NamedTuple
 

@@ -1,4 +1,4 @@
-"""Functions of summaries, their slopes and inverses. Imports NumPy and ``kernels`` only."""
+"""Functions of summaries, their slopes and inverses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,6 +1,6 @@
 """The whole of a fit: stages, the distribution of residuals, then all weights at once by a penalized likelihood.
 
-What helps is chosen by a held-out part of the simulations. Imports NumPy, SciPy and siblings only.
+What helps is chosen by a held-out part of the simulations.
 """
 
 from typing import NamedTuple
