@@ -12,7 +12,6 @@ from arviz_plots import visuals
 from matplotlib.axes import Axes
 
 from pymc_kernel.embeddings import FittedRule, RuleCalibration
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arguments
 
@@ -98,21 +97,11 @@ def _plane(middle, dims, ranges, num):
 
 # By groups: what statistics run along, and those that are drawn.
 _STATISTICS = {
-    statistics.SMC_GROUP: (
-        statistics.STAGE,
-        (
-            statistics.INVERSE_TEMPERATURE,
-            statistics.ESS_SHARE,
-            statistics.ACCEPT,
-            statistics.CORRELATION,
-            statistics.MOVES,
-            statistics.LOG_EVIDENCE_INCREMENT,
-        ),
+    "smc_stats": (
+        "stage",
+        ("inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment"),
     ),
-    statistics.PMC_GROUP: (
-        statistics.ITERATION,
-        (statistics.EFFECTIVE_SHARE, statistics.LOG_EVIDENCE_OF_ITERATION, "drift", "mean_scale"),
-    ),
+    "pmc_stats": ("iteration", ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")),
 }
 
 

@@ -8,7 +8,6 @@ from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
 from pymc_kernel.mcmc.chain_checks import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.groups import data_groups
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
@@ -131,7 +130,7 @@ def sample_pmc(
         results.pop()
     tree = _tree(model, results, draws)
     if said := normality_of_posterior(model, tree["posterior"].to_dataset(), results[-1][-1]):
-        report(f"sample_pmc: {said}", tree[statistics.PMC_GROUP])
+        report(f"sample_pmc: {said}", tree["pmc_stats"])
     return tree
 
 
@@ -193,13 +192,13 @@ def _tree(model, results, draws):
     groups = {"posterior": _stacked(posterior), "weighted_posterior": _stacked(weighted)}
     tree = from_dict(groups, coords=coords, dims=dims)
     stats = {
-        name: (("chain", statistics.ITERATION), np.array([[getattr(i, name) for i in h[:done]] for _, h, _ in results]))
+        name: (("chain", "iteration"), np.array([[getattr(i, name) for i in h[:done]] for _, h, _ in results]))
         for name in population.Info._fields
     }
-    stats[statistics.LOG_EVIDENCE_OF_ITERATION] = stats.pop("log_evidence")
+    stats["log_evidence_of_iteration"] = stats.pop("log_evidence")
     stats |= {name: ("chain", np.array(values)) for name, values in per_chain.items()}
     chains = np.arange(len(results))
-    dataset = xr.Dataset(stats, coords={"chain": chains, statistics.ITERATION: np.arange(done)}, attrs={"draws": draws})
+    dataset = xr.Dataset(stats, coords={"chain": chains, "iteration": np.arange(done)}, attrs={"draws": draws})
     largest = float(dataset["pareto_k"].max())
     if not largest <= _UNRELIABLE:
         report(
@@ -208,7 +207,7 @@ def _tree(model, results, draws):
             dataset,
         )
     everything = {name: node.to_dataset() for name, node in tree.children.items()}
-    return xr.DataTree.from_dict({**everything, statistics.PMC_GROUP: dataset, **data_groups(model)})
+    return xr.DataTree.from_dict({**everything, "pmc_stats": dataset, **data_groups(model)})
 
 
 def _stacked(chains):

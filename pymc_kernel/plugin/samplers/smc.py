@@ -12,7 +12,6 @@ from pymc.smc.kernels import SMC_KERNEL
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import check_prior_draws, prior_expression, with_finite_columns
@@ -22,15 +21,15 @@ from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.moves import Hamiltonian
 
 _STATS = {
-    statistics.ESS_SHARE: "effective_share",
+    "ess_share": "effective_share",
     "distinct_ancestors": "distinct_share",
-    statistics.ACCEPT: "acceptance",
+    "accept": "acceptance",
     "surrogate_accept": "surrogate_acceptance",
-    statistics.CORRELATION: "correlation",
-    statistics.MOVES: "num_moves",
+    "correlation": "correlation",
+    "moves": "num_moves",
     "proposal_scale": "scale",
     "evaluations": "num_evaluations",
-    statistics.LOG_EVIDENCE_INCREMENT: "log_evidence_increment",
+    "log_evidence_increment": "log_evidence_increment",
 }
 _EPSILON = "epsilon_"  # prefix to the name of a block, for its bandwidths
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
@@ -363,9 +362,9 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
         )
     idata = _tidied(pm.sample_smc(draws, kernel=kernel, **kwargs))
     model = pm.modelcontext(kwargs.get("model"))
-    _warn(idata["posterior"].to_dataset()[[v.name for v in model.free_RVs]], idata[statistics.SMC_GROUP])
+    _warn(idata["posterior"].to_dataset()[[v.name for v in model.free_RVs]], idata["smc_stats"])
     if said := normality_of_posterior(model, idata["posterior"].to_dataset(), np.random.default_rng(0)):
-        report(f"sample_smc: {said}", idata[statistics.SMC_GROUP])
+        report(f"sample_smc: {said}", idata["smc_stats"])
     return idata
 
 
@@ -383,20 +382,20 @@ def _tidied(idata):
     data = {}
     for name, column in columns.items():
         padded = np.array([np.pad(values, (0, stages - len(values)), constant_values=np.nan) for values in column])
-        data[statistics.INVERSE_TEMPERATURE if name == "beta" else name] = (("chain", statistics.STAGE), padded)
+        data["inverse_temperature" if name == "beta" else name] = (("chain", "stage"), padded)
     evidence = data.pop("log_marginal_likelihood")[1]
     last = [len(one) - 1 for one in columns["beta"]]
-    data[statistics.LOG_EVIDENCE] = ("chain", evidence[np.arange(chains), last])
+    data["log_evidence"] = ("chain", evidence[np.arange(chains), last])
     data["num_stages"] = ("chain", np.array(last) + 1)
-    coords = {"chain": idata["posterior"]["chain"].values, statistics.STAGE: np.arange(stages)}
+    coords = {"chain": idata["posterior"]["chain"].values, "stage": np.arange(stages)}
     settings = {name: value for name, value in stats.attrs.items() if value is not None}
     for name in [n for n in settings if n.startswith(_EPSILON)]:
         final = np.atleast_1d(settings.pop(name))
-        widths = final / np.sqrt(data[statistics.INVERSE_TEMPERATURE][1][:, :, None])
-        data[name] = (("chain", statistics.STAGE, f"{name.removeprefix(_EPSILON)}_summary"), widths)
+        widths = final / np.sqrt(data["inverse_temperature"][1][:, :, None])
+        data[name] = (("chain", "stage", f"{name.removeprefix(_EPSILON)}_summary"), widths)
     tidy = xr.Dataset(data, coords=coords, attrs=settings)
     groups = {name: node.to_dataset() for name, node in idata.children.items() if name != "sample_stats"}
-    return xr.DataTree.from_dict({**groups, statistics.SMC_GROUP: tidy})
+    return xr.DataTree.from_dict({**groups, "smc_stats": tidy})
 
 
 def _warn(posterior, stats):
@@ -411,7 +410,7 @@ def _warn(posterior, stats):
     if posterior.sizes["chain"] > 1:
         rhat = np.nanmax([rhat, *(float(r.max()) for r in az.rhat(posterior).values())])
     if rhat > _LARGEST_RHAT:
-        correlation = float(stats[statistics.CORRELATION].max())
+        correlation = float(stats["correlation"].max())
         report(
             f"Populations of particles do not agree (R-hat {rhat:.2f}; at one stage the correlation with positions at "
             f"its start was still {correlation:.2f}): raise max_moves, or take KernelHMCSMC or another "

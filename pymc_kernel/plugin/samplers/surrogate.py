@@ -10,7 +10,6 @@ import xarray as xr
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 
 from pymc_kernel.likelihood_free import Status
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import TOLERANCE, Ended, check_search, learn, search_of
 from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
@@ -193,7 +192,7 @@ def starts_of(emulated: pm.Model, chains: int, rng: np.random.Generator) -> list
 def _add_groups(tree: xr.DataTree, model: pm.Model, emulated: pm.Model, ended: Ended) -> None:
     """Add what is known of the search to the draws."""
     known = emulated.emulation
-    for name in ("distance", statistics.EFFECTIVE_SHARE, "num_evaluations", statistics.NUM_FAILED):
+    for name in ("distance", "effective_share", "num_evaluations", "num_failed"):
         tree["sample_stats"][name] = getattr(known, name)
     free = [v.name for v in model.free_RVs]
     points = draws_group(model, known.positions[None], free).isel(chain=0, drop=True).rename(draw="evaluation")

@@ -9,7 +9,6 @@ import xarray as xr
 
 from pymc_kernel.embeddings import FittedRule, KernelBayesRule
 from pymc_kernel.embeddings.kernel_mean import smoothed_draws
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, judged, second_opinion
@@ -153,6 +152,6 @@ def sample_kbr(
     effective = float(1.0 / (posterior.weights**2).sum())
     stats = judged(posterior, replicates, opinion, fitted.observed, observed, effective, advice, rng)
     of_fit = {"num_local": len(near.latent), "regularization": near.regularization, "rank": near.features.factor.rank}
-    groups["sample_stats"] = stats.assign({statistics.NUM_FAILED: failed, **of_fit})
+    groups["sample_stats"] = stats.assign({"num_failed": failed, **of_fit})
     tree = xr.DataTree.from_dict(groups)
     return (tree, fitted) if return_fitted else tree

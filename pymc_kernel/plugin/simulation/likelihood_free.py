@@ -12,7 +12,6 @@ from scipy.special import ndtri
 
 from pymc_kernel.likelihood_free import LearnedLikelihood, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.model.groups import draws_group
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
@@ -260,19 +259,19 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
             "num_held_out": calibration.num_cases,
             "held_out_shift": calibration.shift[np.argmax(np.abs(calibration.shift))],
             "held_out_spread": calibration.spread[furthest],
-            statistics.LEARNING_ERROR: state.checks.mean_error.max(),
+            "learning_error": state.checks.mean_error.max(),
             "outside": state.checks.outside,
         }
     return checks | {
         "num_simulations": len(state.parameters),
-        statistics.NUM_FAILED: sum(r.num_failed for r in state.rounds),
+        "num_failed": sum(r.num_failed for r in state.rounds),
         "num_rounds": len(state.rounds),
         "place": last.place,
         "held_out_coverage": last.held_out_coverage,
         "power": last.power,
         "change": last.change,
-        statistics.CORRELATION: max(draws.correlation for draws in posterior),
-        statistics.LOG_EVIDENCE: ("chain", [draws.log_evidence for draws in posterior]),
+        "correlation": max(draws.correlation for draws in posterior),
+        "log_evidence": ("chain", [draws.log_evidence for draws in posterior]),
     }
 
 
@@ -280,7 +279,7 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
     """Warn once of all that speaks against the posterior."""
     last = state.rounds[-1]
     warn_of_failed_pairs(
-        int(stats[statistics.NUM_FAILED]),
+        int(stats["num_failed"]),
         len(state.parameters),
         " Since the data were observed, their likelihood has the probability of not failing as a factor, which was "
         "learned from how many fail where.",
@@ -296,7 +295,7 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
         ),
         f"the last round simulated where the likelihood has the power {last.power:.2g} only": 0.0 < last.power < 1.0,
         "particles have not forgotten where they were, so weights of modes may be wrong": (
-            bool(stats[statistics.CORRELATION] > _REMEMBERED)
+            bool(stats["correlation"] > _REMEMBERED)
         ),
     }
     advice = (

@@ -9,7 +9,6 @@ import xarray as xr
 from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.kernel_mean import resample
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, Weighted, judged, second_opinion
@@ -115,7 +114,7 @@ def sample_abc(
     )
     stats = judged(posterior, replicates, opinion, summaries, observed, effective, advice, rng)
     counts = {"accept": len(weights) / total, "epsilon": accepted.epsilon, "num_simulations": total}
-    counts |= {"num_accepted": len(weights), statistics.NUM_FAILED: failed}
+    counts |= {"num_accepted": len(weights), "num_failed": failed}
     groups["sample_stats"] = stats.assign(counts)
     return xr.DataTree.from_dict(groups)
 

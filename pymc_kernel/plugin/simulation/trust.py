@@ -7,7 +7,6 @@ import xarray as xr
 from scipy.special import ndtr
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
-from pymc_kernel.plugin import statistics
 from pymc_kernel.plugin.typicality import OUTSIDE, typicality
 from pymc_kernel.plugin.warn import report_all
 
@@ -68,7 +67,7 @@ def judged(
         {
             "typicality": typical,
             "num_effective": effective,
-            statistics.LEARNING_ERROR: error,
+            "learning_error": error,
             "spread_learning_error": spread_error,
             "second_opinion_shift": ("unconstrained", opinion.shift),
             "second_opinion_spread": ("unconstrained", opinion.spread),
