@@ -112,18 +112,6 @@ class State(NamedTuple):
     is_weighed: bool = False  # whether draws report their weights: after tuning, where the density is exact
 
 
-class Proposal(NamedTuple):
-    """Where a chain may go next."""
-
-    position: np.ndarray  # (d,)
-    move: str
-    scale: float  # of the random walk, or the step size
-    num_steps: int  # leapfrog steps
-    log_ratio: float  # that the log acceptance ratio has besides that of the target
-    has_moved: bool
-    is_to_evaluate: bool  # whether the target's log density is needed there
-
-
 class Info(NamedTuple):
     """What a draw reports."""
 
@@ -160,45 +148,31 @@ def step(
     With everything learned held fixed, each kind of move leaves the target invariant, and so does their mixture:
     the walk is symmetric, a chain of trajectories is reversible with respect to the surrogate.
     """
-    proposal = propose(rng, state)
-    if proposal.move == WALK and state.walk.iteration >= state.walk.noise.next_probe:
-        here = state.walk._replace(position=state.position, log_density=state.log_density)
-        state = state._replace(walk=walk.probed(here, log_density))
-    return decide(rng, state, proposal, log_density(proposal.position) if proposal.is_to_evaluate else math.nan)
-
-
-def propose(rng: np.random.Generator, state: State) -> Proposal:
-    """Return where to go next; nothing is evaluated."""
+    origin = state.position
     move = WALK if rng.random() < state.walk_share else TRAJECTORIES
     num_steps, log_ratio = 0, 0.0
     if move == WALK:
         scale = math.exp(state.walk.log_scale)
-        place = walk.propose(state.position, state.walk.factor, scale, rng.standard_normal(state.position.size))
+        place = walk.propose(origin, state.walk.factor, scale, rng.standard_normal(origin.size))
+        if state.walk.iteration >= state.walk.noise.next_probe:
+            here = state.walk._replace(position=origin, log_density=state.log_density)
+            state = state._replace(walk=walk.probed(here, log_density))
     else:
         scale = state.fit.step_size
-        place, log_ratio, num_steps = (one[0] for one in along(rng, state.position[None], state.fit))
-    has_moved = not np.array_equal(place, state.position)  # the surrogate's own chain may stay where it was
-    is_to_evaluate = has_moved and bool(np.isfinite(place).all())
-    return Proposal(place, move, scale, int(num_steps), float(log_ratio), has_moved, is_to_evaluate)
-
-
-def decide(rng: np.random.Generator, state: State, proposal: Proposal, log_density: float) -> tuple[State, Info]:
-    """Return the next state and what happened, given the log density at a proposal that was to be evaluated."""
-    place, move, scale, num_steps, log_ratio = proposal[:5]
-    origin = state.position
-    if proposal.has_moved:
-        proposed = log_density if proposal.is_to_evaluate else -math.inf
-        gain = proposed - state.log_density + log_ratio
-        accepted, probability = metropolis_accept(rng, gain)
-    else:
+        place, log_ratio, num_steps = (one[0] for one in along(rng, origin[None], state.fit))
+    if np.array_equal(place, origin):  # the surrogate's own chain may stay where it was
         proposed, gain, accepted, probability = state.log_density, 0.0, False, 1.0
+    else:
+        proposed = log_density(place) if np.isfinite(place).all() else -math.inf
+        gain = proposed - state.log_density + float(log_ratio)
+        accepted, probability = metropolis_accept(rng, gain)
     if accepted:
         state = state._replace(position=place, log_density=proposed, rejections=0)
     else:
         state = state._replace(rejections=state.rejections + 1)
     away = to_unit(state.walk.factor, origin, place[None])[0] if probability > 0.0 else np.zeros(1)
     jump, weight = probability * float(away @ away), _log_weight(state)
-    return state, Info(accepted, probability, scale, place, proposed, move, -gain, num_steps, jump, weight)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jump, weight)
 
 
 def _log_weight(state):
