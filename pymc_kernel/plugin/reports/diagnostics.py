@@ -24,6 +24,7 @@ from pymc_kernel.plugin.reports.model_draws import (
     largest_first,
     read_draws,
 )
+from pymc_kernel.plugin.reports.panels import scalars
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import findings_in, warn_user
 
@@ -206,36 +207,15 @@ def summary(
             )
     if kind in _KINDS_WITH_DIAGNOSTICS:
         like = asked.isel(dict.fromkeys(sample_dims, 0), drop=True)
-        both = [_like(like, part) for part in (shares, p_values)]
+        both = [xr.full_like(like, np.nan, dtype=float).fillna(part) for part in (shares, p_values)]
         table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd_share", "ksd_p"], dims="summary")), fmt, round_to)
     if fmt == "wide":
-        shown, table = getattr(table, "_fmt_map", None), table.iloc[_rows(ordered, asked, sample_dims)]
+        rows = list(scalars(selected.as_chains(ordered[list(asked.data_vars)])))
+        shown, table = getattr(table, "_fmt_map", None), table.loc[rows]
         if shown is not None:
             table._fmt_map = shown
     table.attrs |= dict(zip(_ATTRIBUTES, values, strict=True)) | more
     return table
-
-
-def _rows(ordered, dataset, sample_dims):
-    """Return the numbers of the rows of a table of ``ordered`` in the order of ``dataset``, with the same variables."""
-    rows, start = {}, 0
-    for name, one in ordered.data_vars.items():
-        size = one.isel(dict.fromkeys(sample_dims, 0)).size
-        rows[name] = range(start, start + size)
-        start += size
-    return [row for name in dataset.data_vars for row in rows[name]]
-
-
-def _like(dataset, values):
-    """Return a Dataset of the shapes of ``dataset``: the values where there are any, NaN elsewhere."""
-    return xr.Dataset(
-        {
-            name: values[name].broadcast_like(one).transpose(*one.dims).astype(float)
-            if name in values
-            else xr.full_like(one, np.nan, dtype=float)
-            for name, one in dataset.data_vars.items()
-        }
-    )
 
 
 def _with_rows(table, added, fmt, round_to):
