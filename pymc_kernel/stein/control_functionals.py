@@ -84,7 +84,7 @@ def controlled_expectation(
     if num_basis < 1:
         raise ValueError(f"num_basis must be at least 1, got {num_basis!r}.")
     stein, _ = prepared(chains.draws, chains.scores, kernel, how, rng)
-    basis = _spaced(n, num_basis)
+    basis = np.unique(np.linspace(0, n - 1, min(n, num_basis)).astype(int))
     full = tiles.fill(stein, basis, 0, np.empty((len(basis), n))).T  # draws and basis, (n, m)
     gram = full[basis]
     if weights is not None:
@@ -113,10 +113,6 @@ def controlled_expectation(
         variance_ratio=np.where(useful, ratio, 1.0),
         ridge=_RIDGES[best],
     )
-
-
-def _spaced(n, num_basis):
-    return np.unique(np.linspace(0, n - 1, min(n, num_basis)).astype(int))
 
 
 def _ridge_path(features, gram, values, scale):

@@ -10,15 +10,7 @@ from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
-from pymc_kernel.stein.draws import (
-    ScoredChains,
-    as_chains,
-    autocorrelation,
-    choose_thinning,
-    merge_repeats,
-    standardize,
-    thin_chains,
-)
+from pymc_kernel.stein.draws import as_chains, autocorrelation, choose_thinning, merge_repeats, thin_chains
 
 _INDEPENDENT = 0.5  # probability that the sign of the wild bootstrap flips from one draw to the next: independent signs
 _CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2014): signs that hold for ten draws
@@ -108,24 +100,6 @@ def choose_flip_probability(draws: np.ndarray, lengths: tuple[int, ...], lag: in
     return _INDEPENDENT if correlation < _NO_CORRELATION + 2.0 / np.sqrt(len(draws)) else _CORRELATED
 
 
-def prepare_chains(
-    draws, scores, thin, flip_probability, how, weights=None, max_draws=None
-) -> tuple[ScoredChains, int, float]:
-    """Return chains for a test, the thinning, and the flip probability; arguments as in the test.
-
-    Repeats are merged, then chains thinned and standardized.
-    """
-    chains = merge_repeats(as_chains(draws, scores, weights))
-    if thin == "auto":
-        thin = choose_thinning(chains.draws, chains.lengths, weights=chains.weights)
-        thin = thin if max_draws is None else max(thin, -(-len(chains.draws) // max_draws))
-    if flip_probability == "auto":
-        flip_probability = choose_flip_probability(chains.draws, chains.lengths, int(thin), chains.weights)
-    chains = thin_chains(chains, int(thin))
-    draws, scores = standardize(chains.draws, chains.scores, how)
-    return chains._replace(draws=draws, scores=scores), int(thin), float(flip_probability)
-
-
 @one_blas_thread
 def ksd_test(
     draws,
@@ -191,9 +165,16 @@ def ksd_test(
     """
     check_settings(num_replicates, thin, flip_probability)
     rng = np.random.default_rng(0) if rng is None else rng
-    chains, thin, flip_probability = prepare_chains(draws, scores, thin, flip_probability, how, weights, max_draws)
-    stein, _ = prepared(chains.draws, chains.scores, kernel, "none", rng)
-    signs = with_observed(sign_processes(rng, chains.lengths, num_replicates, flip_probability))
+    chains = merge_repeats(as_chains(draws, scores, weights))
+    if thin == "auto":
+        thin = choose_thinning(chains.draws, chains.lengths, weights=chains.weights)
+        thin = thin if max_draws is None else max(thin, -(-len(chains.draws) // max_draws))
+    if flip_probability == "auto":
+        flip_probability = choose_flip_probability(chains.draws, chains.lengths, int(thin), chains.weights)
+    chains = thin_chains(chains, int(thin))
+    stein, _ = prepared(chains.draws, chains.scores, kernel, how, rng)
+    signs = sign_processes(rng, chains.lengths, num_replicates, flip_probability)
+    signs = np.column_stack([np.ones(len(signs), dtype=signs.dtype), signs])  # first the draws as they are
     joint = np.maximum(quadratic_forms(stein, signs, chains.weights), 0.0)
     margins = margin_forms(stein, signs, chains.weights) if coordinates else np.empty((0, len(joint)))
     p_value, margin_p_values = corrected(joint, margins)
@@ -212,14 +193,9 @@ def ksd_test(
         margin_p_values=margin_p_values if coordinates else None,
         margin_null=margins[:, 1:] if coordinates else None,
         num_draws=n,
-        thin=thin,
-        flip_probability=flip_probability,
+        thin=int(thin),
+        flip_probability=float(flip_probability),
     )
-
-
-def with_observed(signs: np.ndarray) -> np.ndarray:
-    """Return signs (n, 1 + R) whose first column, all ones, stands for the draws as they are."""
-    return np.column_stack([np.ones(len(signs), dtype=signs.dtype), signs])
 
 
 def corrected(joint: np.ndarray, margins: np.ndarray) -> tuple[float, np.ndarray]:
