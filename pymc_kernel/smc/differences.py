@@ -6,15 +6,14 @@ was.
 """
 
 import math
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import check_between
-from pymc_kernel.smc.moves import Evaluated, Proposals
+from pymc_kernel.smc.moves import Evaluated, Proposals, Scaled, following
 from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
+_TARGET_ACCEPT = 0.3  # of steps along differences
 _JITTER = 1e-3  # of a difference, so that finitely many of them reach every place
 _LARGEST_LOG_SCALE = 50.0  # of steps on a target without an end, so that factors stay finite
 
@@ -29,20 +28,8 @@ class Pairs(NamedTuple):
     is_anew: bool  # whether the next move is a place of its own
 
 
-@dataclass(frozen=True)
-class Differences:
-    """Steps along the differences of other particles.
-
-    Parameters
-    ----------
-    target_accept : float
-        Which the scale of the steps is adapted to, in (0, 1).
-    """
-
-    target_accept: float = 0.3
-
-    def __post_init__(self):
-        check_between(target_accept=self.target_accept)
+class Differences(Scaled):
+    """Steps along the differences of other particles."""
 
     def fit(self, rng, particles: Evaluated, evaluated, inverse_temperature, learned: Pairs | None, shared=None):
         """Return the differences of these particles; scale and turn go on from those before."""
@@ -71,10 +58,5 @@ class Differences:
         if learned.is_anew:
             return learned._replace(is_anew=False)
         rate = 2.0 * (1.0 + learned.num_adapted) ** -0.5
-        log_scale = learned.log_scale + rate * (float(accept_prob.mean()) - self.target_accept)
-        log_scale = min(log_scale, _LARGEST_LOG_SCALE)
-        return learned._replace(log_scale=log_scale, num_adapted=learned.num_adapted + 1, is_anew=True)
-
-    def scale_of(self, learned: Pairs) -> float:
-        """Return the factor of differences of any two particles."""
-        return math.exp(learned.log_scale)
+        learned = learned._replace(is_anew=True)
+        return following(learned, accept_prob, _TARGET_ACCEPT, rate, _LARGEST_LOG_SCALE)

@@ -89,15 +89,23 @@ def covariance_factor(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, factor
 
 
-def _following(learned, accept_prob, target, rate, largest=math.inf):
+def following(learned, accept_prob, target, rate, largest=math.inf):
     """Return what was learned after a Robbins-Monro step of its scale on the mean acceptance of all particles."""
     step = rate if rate is not None else (1.0 + learned.num_adapted) ** -0.5
     log_scale = min(learned.log_scale + step * (float(accept_prob.mean()) - target), largest)
     return learned._replace(log_scale=log_scale, num_adapted=learned.num_adapted + 1)
 
 
+class Scaled:
+    """A move whose scale is learned, and kept as ``log_scale``."""
+
+    def scale_of(self, learned) -> float:
+        """Return the scale: nu, or the factor of differences of any two particles."""
+        return math.exp(learned.log_scale)
+
+
 @dataclass(frozen=True)
-class Walk:
+class Walk(Scaled):
     """Random walk N(x, nu^2 Sigma): adaptive SMC of Fearnhead and Taylor (2013), or a plain walk.
 
     Parameters
@@ -141,11 +149,7 @@ class Walk:
         """Return the shape with the scale moved by the mean acceptance."""
         if not self.learn_scale:
             return learned
-        return _following(learned, accept_prob, self.target_accept, self.learning_rate)
-
-    def scale_of(self, learned: Shape) -> float:
-        """Return nu."""
-        return math.exp(learned.log_scale)
+        return following(learned, accept_prob, self.target_accept, self.learning_rate)
 
 
 class KameleonFit(NamedTuple):
@@ -159,7 +163,7 @@ class KameleonFit(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Kameleon:
+class Kameleon(Scaled):
     """The proposal of kernel adaptive Metropolis-Hastings around every particle: kernel adaptive SMC.
 
     Parameters
@@ -202,11 +206,7 @@ class Kameleon:
         if not self.config.learn_scale:
             return learned
         largest = math.log(self.config.largest_scale(learned.local.mean.size))
-        return _following(learned, accept_prob, target_of(self.config.target_accept), self.learning_rate, largest)
-
-    def scale_of(self, learned: KameleonFit) -> float:
-        """Return nu."""
-        return math.exp(learned.log_scale)
+        return following(learned, accept_prob, target_of(self.config.target_accept), self.learning_rate, largest)
 
 
 def _where(positions, learned):
