@@ -160,7 +160,7 @@ class FittedKDE:
         averaged : bool
             Over the posterior, which is a mixture of Student t in closed form; at the mean precision otherwise.
         """
-        x = self._as_places(x)
+        x = as_points(x, "x", num_dims=self.centers.shape[1])
         if not averaged:
             return normal_mixture(x, self.centers, self.precision)
         return student_mixture(x, self.centers, self.posterior)
@@ -177,7 +177,7 @@ class FittedKDE:
         density.
         """
         check_between(probability=probability)
-        x = self._as_places(x)
+        x = as_points(x, "x", num_dims=self.centers.shape[1])
         levels = [normal_mixture(x, self.centers, precision) for precision in self.sample_precision(size, rng)]
         # Quantiles between two places without density are not to be the difference of infinities.
         levels = np.maximum(levels, _LOG_OF_ZERO)
@@ -202,12 +202,6 @@ class FittedKDE:
         if not np.array_equal(self.centers, other.centers):
             raise ValueError("the two fits are of different data, so their evidences cannot be compared.")
         return float(np.exp(min(self.log_evidence - other.log_evidence, 700.0)))
-
-    def _as_places(self, x):
-        x = as_points(np.asarray(x, dtype=float))
-        if x.shape[1] != self.centers.shape[1]:
-            raise ValueError(f"x has {x.shape[1]} dimensions, the data {self.centers.shape[1]}.")
-        return x
 
 
 def _check_proper(posterior) -> None:

@@ -241,9 +241,7 @@ def _complete_pairs(latent, observed, weights=None):
 
 def _as_prior(points, weights, latent, kernel):
     """Return the sample of the prior that a user gave; the training latents where only their weights are given."""
-    points = latent if points is None else as_points(points, "prior")
-    if points.shape[1] != latent.shape[1]:
-        raise ValueError(f"prior has {points.shape[1]} dimensions and latent {latent.shape[1]}; they must agree.")
+    points = latent if points is None else as_points(points, "prior", num_dims=latent.shape[1])
     return KernelMean(points, signed_weights(weights, len(points), "prior_weights"), kernel)
 
 

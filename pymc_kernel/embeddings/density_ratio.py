@@ -73,11 +73,8 @@ class DensityRatio:
             Of the numerator's points; equal by default.
         rng : int or numpy.random.Generator, optional
         """
-        numerator, denominator = as_points(numerator, "numerator"), as_points(denominator, "denominator")
-        if numerator.shape[1] != denominator.shape[1]:
-            raise ValueError(
-                f"numerator has {numerator.shape[1]} dimensions, denominator {denominator.shape[1]}; they must agree."
-            )
+        numerator = as_points(numerator, "numerator")
+        denominator = as_points(denominator, "denominator", num_dims=numerator.shape[1])
         weights = signed_weights(weights, len(numerator), "weights")
         if self.relative > 0.0 and (weights < 0.0).any():
             raise ValueError("a relative ratio needs weights that are not negative; relative=0 takes signed ones.")

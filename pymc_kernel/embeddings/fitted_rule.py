@@ -57,10 +57,7 @@ class ObservedFeatures:
         observed, width = np.asarray(observed, dtype=float), len(self.middle)
         if observed.ndim == 0 or (observed.ndim == 1 and observed.shape[0] == width):
             observed = observed.reshape(1, -1)
-        observed = as_points(observed, "observed")
-        if observed.shape[1] != width:
-            raise ValueError(f"observed has {observed.shape[1]} columns, the training observations have {width}.")
-        return observed
+        return as_points(observed, "observed", num_dims=width)
 
     def __call__(self, observed) -> np.ndarray:
         """Return the features (m, r) of observations (m, q), or (q,) for one."""

@@ -133,10 +133,7 @@ class Kernel:
 
     def _pair(self, x, y):
         x = as_points(x, "x")
-        y = x if y is None else as_points(y, "y")
-        if x.shape[1] != y.shape[1]:
-            raise ValueError(f"x has {x.shape[1]} dimensions and y has {y.shape[1]}; they must agree.")
-        return x, y
+        return x, x if y is None else as_points(y, "y", num_dims=x.shape[1])
 
     def _need_smoothness(self, order: int, what: str):
         if self.smoothness < order:

@@ -178,11 +178,7 @@ class RandomFourierFeatures:
     @one_blas_thread
     def __call__(self, x) -> np.ndarray:
         """Return sqrt(2 / m) cos(x frequencies' + phases), shape (n, m). O(n m d) time."""
-        x = as_points(x, "x")
-        if x.shape[1] != self.frequencies.shape[1]:
-            raise ValueError(
-                f"x has {x.shape[1]} dimensions, but the features were drawn for {self.frequencies.shape[1]}."
-            )
+        x = as_points(x, "x", num_dims=self.frequencies.shape[1])
         return np.sqrt(2.0 / self.phases.size) * np.cos(x @ self.frequencies.T + self.phases)
 
 

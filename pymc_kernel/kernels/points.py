@@ -40,7 +40,7 @@ def as_numbers(values, name: str) -> np.ndarray:
     raise TypeError(f"{name} must be an array of real numbers, got {values!r:.80}.")
 
 
-def as_points(points, name: str = "points", finite: bool = True) -> np.ndarray:
+def as_points(points, name: str = "points", finite: bool = True, num_dims: int | None = None) -> np.ndarray:
     """Return ``points`` as a contiguous float array (n, d); a vector becomes one column.
 
     A read-only array is copied, since Numba would compile all code anew for it.
@@ -50,13 +50,18 @@ def as_points(points, name: str = "points", finite: bool = True) -> np.ndarray:
     TypeError
         For what is no array of real numbers.
     ValueError
-        For another shape, no points, no dimensions, or NaN and infinities unless they may stand there (``finite``).
+        For another shape, no points, no dimensions or others than ``num_dims``, or NaN and infinities unless they may
+        stand there (``finite``).
     """
     points = as_numbers(points, name)
     if points.ndim == 1:
         points = points[:, None]
     if points.ndim != 2 or 0 in points.shape:
         raise ValueError(f"{name} must have shape (n, d) with n >= 1 and d >= 1, got {points.shape}.")
+    if num_dims is not None and points.shape[1] != num_dims:
+        raise ValueError(
+            f"{name} has {points.shape[1]} dimensions (columns) and the other points {num_dims}; they must agree."
+        )
     if finite and not np.isfinite(points).all():
         bad = int((~np.isfinite(points)).any(axis=1).sum())
         raise ValueError(f"{name} has {bad} of {len(points)} rows with NaN or infinite values; drop or repair them.")

@@ -89,10 +89,7 @@ class KernelExpansion:
         return float(as_weights(weights, len(x)) @ loss)
 
     def _points(self, x):
-        x = as_points(x, "x")
-        if x.shape[1] != self.num_dims:
-            raise ValueError(f"x has {x.shape[1]} dimensions, but the surrogate was fitted in {self.num_dims}.")
-        return x
+        return as_points(x, "x", num_dims=self.num_dims)
 
     def _values_and_scores(self, x):
         x = self._points(x)
