@@ -279,7 +279,7 @@ def test_outputs_that_may_have_one_sum_are_those_of_a_row(in_and_out, function, 
         out = wrap_py([types[in_and_out[0]]], [types[in_and_out[1]]])(function)(pm.Normal("x", shape=shape))
         pm.Potential("p", -(out**2).sum())
     unknown = unknown_of(model, np.random.default_rng(0))
-    assert unknown.block(unknown.parts[0]) == block
+    assert unknown.parts[0].like.block == block
 
 
 def test_a_matrix_of_probabilities_has_a_density():

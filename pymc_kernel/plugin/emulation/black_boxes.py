@@ -2,7 +2,6 @@
 
 from typing import NamedTuple
 
-import numpy as np
 import pymc as pm
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pytensor.graph.basic import Apply, Constant, Variable
@@ -48,7 +47,9 @@ class BlackBox(NamedTuple):
             return False
         free, free_other = set(self.inputs), set(other.inputs)
         return all(
-            a.type == b.type if a in free and b in free_other else a not in free and _is_same(a, b)
+            a.type == b.type
+            if a in free and b in free_other
+            else a not in free and (a is b or (isinstance(a, Constant) and a.equals(b)))
             for a, b in zip(self.node.inputs, other.node.inputs, strict=True)
         )
 
@@ -84,11 +85,3 @@ def has_gradient(node) -> bool:
     except Exception:  # a pull-back may fail on made-up cotangents; it is there
         return True
     return True
-
-
-def _is_same(a: Variable, b: Variable) -> bool:
-    if a is b:
-        return True
-    if isinstance(a, Constant) and isinstance(b, Constant):
-        return a.type == b.type and np.array_equal(np.asarray(a.data), np.asarray(b.data))
-    return False

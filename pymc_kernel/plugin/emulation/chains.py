@@ -168,17 +168,11 @@ def flat_draws(draws: np.ndarray) -> np.ndarray:
 
 
 def largest_rhat(draws: np.ndarray) -> float:
-    """Return the largest R-hat of the parameters of draws (chains, n, d)."""
-    return max(map(_split_rhat, np.moveaxis(draws, 2, 0)))
-
-
-def _split_rhat(draws: Sequence) -> float:
-    """Return the R-hat of draws (chains, n), each chain in halves (Gelman et al. 2013)."""
+    """Return the largest R-hat of the parameters of draws (chains, n, d), each chain in halves (Gelman et al. 2013)."""
     half = draws.shape[1] // 2
     halves = np.concatenate([draws[:, :half], draws[:, -half:]])
-    within = halves.var(axis=1, ddof=1).mean()
-    between = halves.mean(axis=1).var(ddof=1)
-    return float(np.sqrt((half - 1) / half + between / within)) if within > 0.0 else np.inf
+    within, between = halves.var(axis=1, ddof=1).mean(axis=0), halves.mean(axis=1).var(axis=0, ddof=1)
+    return float(np.sqrt((half - 1) / half + between / within).max()) if within.all() else np.inf
 
 
 class Explorers:

@@ -29,6 +29,7 @@ from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 # shows it. With six inputs of eight parameters (hares and lynx) it did so with two of fourteen fresh seeds, where
 # kernel HMC was right; and what is won by learning the part is small there.
 _SMALL_PART = 0.5
+_NOISE_SHARE = 1.0 / 3.0  # of the noise's standard deviation: an error that adds a ninth to its variance
 
 
 def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
@@ -69,8 +70,8 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
     table = []
     for part in unknown.parts if unknown else ():
         names = dict.fromkeys(unknown.calls[i].box.name for i in part.calls)
-        sizes = len(part.calls), len(part.functions), *unknown.sizes(part), part.num_functions
-        table.append((", ".join(names), *sizes, unknown.is_estimate(part)))
+        sizes = len(part.calls), len(part.functions), *part.like.sizes, part.num_functions
+        table.append((", ".join(names), *sizes, part.like.is_estimate))
     return pd.DataFrame(table, columns=columns)
 
 
@@ -261,29 +262,28 @@ def search_of(
             raise
         refused = error
     try:
-        return _whole_search(model, tolerance, rng, compile_kwargs), True
+        check_prior_draws(
+            model, "Where a likelihood was not evaluated the prior alone keeps draws in bounds: give one that can."
+        )
+        search = _search_of_boxes(with_whole_likelihood(model, compile_kwargs), tolerance, rng)
+        if search is None:
+            raise ValueError("this model has no free variable, so there is nothing to sample.")
+        return search, True
     except (TypeError, ValueError) as error:
         raise error from refused
 
 
-def _whole_search(model, tolerance, rng, compile_kwargs):
-    check_prior_draws(
-        model, "Where a likelihood was not evaluated the prior alone keeps draws in bounds: give one that can."
-    )
-    search = _search_of_boxes(with_whole_likelihood(model, compile_kwargs), tolerance, rng)
-    if search is None:
-        raise ValueError("this model has no free variable, so there is nothing to sample.")
-    return search
-
-
-def _search_of_boxes(model, tolerance, rng, coarse=None):
-    """Return a search that has not begun, None of a model without black boxes."""
+def _search_of_boxes(model, tolerance, rng, coarse=None, only_parts=False):
+    """Return a search that has not begun, None of a model without black boxes, or of one that is unknown as a whole."""
     model = with_hoisted(model)
-    unknown = unknown_of(model, rng)
+    unknown = unknown_of(model, rng, only_parts)
     if unknown is None:
         return None
+    most = _SMALL_PART * initial_position(model).size if only_parts else np.inf
+    if max(part.like.sizes[0] for part in unknown.parts) > most:
+        return None
     unknown.check_sizes()
-    return Search(model, unknown, tolerance, rng, coarse or {})
+    return Search(model, unknown, tolerance, rng, coarse or {}, _NOISE_SHARE if only_parts else 0.0)
 
 
 class Ended(NamedTuple):
@@ -305,25 +305,16 @@ class Ended(NamedTuple):
         warn_of_failures("evaluations", "they count as places without density", self.counts, most=1.0)
 
 
-def part_of(
-    model: pm.Model, tolerance: float, rng: np.random.Generator, noise_share: float | None = None
-) -> Search | None:
+def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
     """Return a search that has not begun, of a model of which a part is unknown.
 
     None where the unknown is not a part, or a part with more than half as many inputs as the model has parameters, and
     for what :func:`emulate` refuses. A black box of all parameters that gives one number, the log likelihood, leaves
-    nothing of it known. Models with estimates only with ``noise_share``: the search ends where the standard deviation
-    of the log ratio is this share of that of the noise, too.
+    nothing of it known. With estimates the search ends, too, where the standard deviation of the log ratio is a third
+    of that of the noise.
     """
     try:
-        model = with_hoisted(model)
-        unknown = unknown_of(model, rng, only_parts=True)
-        if unknown is None or (unknown.true.estimated and noise_share is None):
-            return None
-        if not unknown.is_at_most(_SMALL_PART * initial_position(model).size):
-            return None
-        unknown.check_sizes()
-        return Search(model, unknown, tolerance, rng, noise_share=noise_share or 0.0)
+        return _search_of_boxes(model, tolerance, rng, only_parts=True)
     except (TypeError, ValueError):
         return None
 

@@ -31,15 +31,13 @@ class LearnedPart:
     part : Part
     name : str
         Of the shared variables.
-    num_inputs, num_outputs, block : int
-        Of the outputs, ``block`` consecutive ones may have the same sum.
     """
 
-    def __init__(self, part: Part, name: str, num_inputs: int, num_outputs: int, block: int):
-        self.functions, self._name, self._num_inputs = part.functions, name, num_inputs
-        self.num_functions, self._block, self._is_row = part.num_functions, block, part.is_row
-        num_features = 1 + num_inputs + num_inputs * (num_inputs + 1) // 2
-        k, q = num_inputs, num_outputs
+    def __init__(self, part: Part, name: str):
+        (k, q), self._block = part.like.sizes, part.like.block
+        self.functions, self._name, self._num_inputs = part.functions, name, k
+        self.num_functions, self._is_row = part.num_functions, part.is_row
+        num_features = 1 + k + k * (k + 1) // 2
         sizes = {
             "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "rotation": (k, k), "low": (k,),
             "high": (k,), "inverse_length_scale": (k,), "points": (None, k), "weights": (None, q),

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
 from pymc.blocking import RaveledVars
 from pymc.step_methods.arraystep import ArrayStepShared
-from pymc.step_methods.compound import Competence, StepMethodState
+from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_kernel.errors import NonFiniteStartError
@@ -132,8 +133,6 @@ class EmulatedGroups(ArrayStepShared):
     """
 
     name = "emulated_groups"
-    keeps_estimates = True
-    default_blocked = True
     _state_class = _State
     stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
         "tune": (bool, []),
@@ -152,10 +151,7 @@ class EmulatedGroups(ArrayStepShared):
         *,
         transitions: int | None = None,
         model: pm.Model | None = None,
-        blocked: bool = True,
         rng=None,
-        initial_point=None,
-        compile_kwargs=None,
         **kwargs: Any,
     ) -> None:
         model = pm.modelcontext(model)
@@ -168,7 +164,7 @@ class EmulatedGroups(ArrayStepShared):
         self._renewed = self._renewing()
         self.tune, self.is_placed, self.estimates = True, False, None
         self.runs = np.zeros(len(self.blocks), int)  # draws in a row without a move of each block
-        super().__init__(model.value_vars, {}, blocked, rng=rng)
+        super().__init__(model.value_vars, {}, rng=rng)
         variances, size = variances_of(self._starts), self._starts.shape[1]
         self._of_blocks = [_OfBlock(function, block, size) for block, _ in self.blocks]
         self._steps = []
@@ -207,12 +203,8 @@ class EmulatedGroups(ArrayStepShared):
 
     @staticmethod
     def _changed(before, after):
-        return np.array(
-            [
-                not all(np.array_equal(a, b, equal_nan=True) for a, b in zip(x, y, strict=True))
-                for x, y in zip(before, after, strict=True)
-            ]
-        )
+        same = partial(np.array_equal, equal_nan=True)
+        return np.array([not all(map(same, x, y)) for x, y in zip(before, after, strict=True)])
 
     @property
     def inner(self) -> tuple:
@@ -336,11 +328,6 @@ class EmulatedGroups(ArrayStepShared):
     def _place(self, position, estimates, inputs):
         learned, _ = self._learned._pytensor_function(position)
         return Place(position, estimates, inputs, self._density(position, estimates.values), float(learned))
-
-    @staticmethod
-    def competence(var, has_grad):
-        """Return that PyMC does not choose this step by itself."""
-        return Competence.INCOMPATIBLE
 
 
 def acceptance_probability(log_ratio: float) -> float:

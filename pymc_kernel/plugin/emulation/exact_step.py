@@ -8,7 +8,6 @@ import numpy as np
 import pymc as pm
 from arviz_stats.base import array_stats
 from pymc.blocking import RaveledVars
-from pymc.step_methods.compound import Competence
 from pymc.step_methods.hmc.nuts import NUTSState
 from pymc.step_methods.state import dataclass_state
 
@@ -106,7 +105,6 @@ class EmulatedNUTS(pm.NUTS):
         *,
         transitions: int | None = None,
         model: pm.Model | None = None,
-        blocked: bool = True,
         target_accept: float = TARGET_ACCEPT,
         **kwargs: Any,
     ) -> None:
@@ -118,10 +116,7 @@ class EmulatedNUTS(pm.NUTS):
         point = model.initial_point(random_seed=0)
         self._density = compile_log_density(model, model.value_vars, point, type(self).__name__, {"mode": STABLE})
         self._begin()
-        super().__init__(
-            model.value_vars, model=model, blocked=blocked, target_accept=target_accept, logp_dlogp_func=function,
-            **kwargs,
-        )  # fmt: skip
+        super().__init__(model.value_vars, model=model, target_accept=target_accept, logp_dlogp_func=function, **kwargs)
 
     def __new__(cls, emulated=None, *args, **kwargs):
         """Return the step of estimated models where the model is one."""
@@ -182,11 +177,6 @@ class EmulatedNUTS(pm.NUTS):
         true = self._density(q.data)
         learned, _ = self._logp_dlogp_func._pytensor_function(q.data)
         return true - float(learned), true
-
-    @staticmethod
-    def competence(var, has_grad):
-        """Return that PyMC does not choose this step by itself."""
-        return Competence.INCOMPATIBLE
 
 
 def enough_transitions(tuning_draws: Sequence[np.ndarray]) -> int:

@@ -25,9 +25,10 @@ _STEP = 1e-3  # of the reach of outputs, in differences: their error is far abov
 class _GivenRows:
     """Outputs of a part that are given as numbers: rows (b, q)."""
 
-    def __init__(self, num_rows, num_outputs, learned):
+    def __init__(self, part, learned):
         self.is_factor, self.limits = learned.is_factor, learned.limits
-        self.rows = pytensor.shared(np.ones((num_rows, num_outputs)), shape=(num_rows, num_outputs))
+        shape = len(part.functions), part.like.sizes[1]
+        self.rows = pytensor.shared(np.ones(shape), shape=shape)
 
     def __call__(self, inputs):
         return self.rows
@@ -57,10 +58,7 @@ class GivenOutputs:
 
     def __init__(self, model: pm.Model, unknown: Unknown, learned: Sequence[LearnedPart], coarse: Mapping[int, Coarse]):
         self._shapes = value_shapes(model)
-        given = [
-            _GivenRows(len(part.functions), unknown.sizes(part)[1], of_part)
-            for part, of_part in zip(unknown.parts, learned, strict=True)
-        ]
+        given = [_GivenRows(*pair) for pair in zip(unknown.parts, learned, strict=True)]
         self._rows = [g.rows for g in given]
         self._model, _ = model_with(model, unknown.calls, unknown.parts, given, coarse)
         left = without_gradient(self._model, self._model.continuous_value_vars)
@@ -123,7 +121,7 @@ class GivenOutputs:
         """Return the outputs (b, q) of each part by what ``fits`` say, at its inputs (b, k); NaN where these are."""
         rows_of_parts = []
         for part, rows, (of_part, *_) in zip(self.unknown.parts, inputs, fits, strict=True):
-            outputs = np.full((len(rows), self.unknown.sizes(part)[1]), np.nan)
+            outputs = np.full((len(rows), part.like.sizes[1]), np.nan)
             for function in range(part.num_functions):
                 mine = (part.functions == function) & np.isfinite(rows).all(axis=1)
                 if mine.any():
@@ -239,7 +237,7 @@ class GivenOutputs:
         for i in range(number):
             rows_of_parts = []
             for part, functions in zip(self.unknown.parts, of_parts, strict=True):
-                outputs = np.empty((len(part.functions), self.unknown.sizes(part)[1]))
+                outputs = np.empty((len(part.functions), part.like.sizes[1]))
                 for mine, random in functions:
                     outputs[mine] = random(rng)
                 rows_of_parts.append(outputs)

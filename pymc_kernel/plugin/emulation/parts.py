@@ -57,7 +57,10 @@ class Rows(NamedTuple):
 
     @property
     def block(self) -> int:
-        """Outputs of a row in the last dimension of the first array, or all where there are several."""
+        """How many consecutive outputs may have the same sum, as in rows of a matrix.
+
+        Those of a row in the last dimension of the first array, or all where there are several.
+        """
         (_, num_outputs), shape, axis = self.sizes, self.output_shapes[0], self.output_axes[0]
         is_along_rows = not shape or (self.shape and axis % len(shape) == len(shape) - 1)
         return num_outputs if is_along_rows or len(self.output_shapes) > 1 or num_outputs % shape[-1] else shape[-1]
@@ -108,12 +111,15 @@ class Part(NamedTuple):
         Numbers of the calls.
     functions : ndarray (b,)
         For each row the number of its function, from zero on.
+    like : Rows
+        One of the calls, whose rows all of the part are like: as many inputs and outputs, exact or not.
     is_term : bool
         Whether each row has one output, a summand of the log density: a log likelihood.
     """
 
     calls: list[int]
     functions: np.ndarray
+    like: Rows
     is_term: bool = False
 
     @property
@@ -215,13 +221,8 @@ def _is_one_function(rows, inputs):
 
 def _called(box, inputs):
     """Return the outputs of a call at other inputs."""
-    given = iter(inputs)
-    free = set(box.inputs)
-    values = [next(given) if v in free else None for v in box.node.inputs]
-    fixed = [v for v in box.node.inputs if v not in free]
-    if fixed:
-        known = iter(pytensor.function([], fixed, mode="FAST_COMPILE")())
-        values = [next(known) if v is None else v for v in values]
+    given, free = iter(inputs), set(box.inputs)
+    values = [next(given) if v in free else v.eval(mode="FAST_COMPILE") for v in box.node.inputs]
     storage = [[None] for _ in box.node.outputs]
     box.node.op.perform(box.node, values, storage)
     return [np.asarray(s[0]) for s in storage]
@@ -245,5 +246,5 @@ def parts_of(calls: Sequence[Rows]) -> list[Part]:
             # Of calls of one operator with the same fixed inputs, rows of the same number have the same function.
             first = next(j for j in members if j == i or calls[j].box.is_like(calls[i].box))
             functions += [numbers.setdefault((first, f), len(numbers)) for f in calls[i].functions]
-        parts.append(Part(members, np.array(functions)))
+        parts.append(Part(members, np.array(functions), calls[members[0]]))
     return parts

@@ -95,7 +95,7 @@ class Record:
             # Of several rows without any value nobody knows which one failed.
             has_failed = np.isfinite(inputs).all(axis=2) & ~has_values
             has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
-            is_noisy = self.unknown.is_estimate(part)
+            is_noisy = part.like.is_estimate
             every = slice(None, None, 1 if is_noisy else self.unknown.repeats)  # exact values are the same twice
             of_part, known, bounds = [], [], []
             for function in range(part.num_functions):
@@ -108,7 +108,7 @@ class Record:
                 if good.sum() < x.shape[2] + 2:
                     return None
                 near = self._near()[every][good[:, 0]] if part.is_row else None
-                kind = self.unknown.block(part), near, part.is_term, is_noisy
+                kind = part.like.block, near, part.is_term, is_noisy
                 of_part.append(fit_outputs(x[good], y[good], rng, *kind))
                 if self.unknown.has_penalty(part):
                     near_rows = x[nearest_rows(good, own_margin, BOUND_ROWS)]
@@ -155,7 +155,7 @@ class Record:
         members = [(i, self.unknown.calls[i]) for i in part.calls]
         inputs = np.array([np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated])
         outputs = np.array([np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated])
-        if self.unknown.is_estimate(part):
+        if part.like.is_estimate:
             outputs = with_zeros(outputs, part.functions)
         has_rough = np.concatenate([np.full(c.num_rows, i in self.coarse) for i, c in members])
         if not has_rough.any():

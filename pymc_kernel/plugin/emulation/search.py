@@ -32,7 +32,7 @@ from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
-from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_position, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
 
 _NONE: Mapping = MappingProxyType({})
@@ -72,9 +72,7 @@ class Search:
         # With a tolerance of zero it never ends early, and is judged by the default.
         self.model, self.tolerance, self.never_ends, self.rng = model, tolerance or TOLERANCE, tolerance == 0.0, rng
         self.estimated, self.repeats = unknown.estimated, unknown.repeats
-        self.learned = [
-            LearnedPart(p, f"part{i}", *unknown.sizes(p), unknown.block(p)) for i, p in enumerate(unknown.parts)
-        ]
+        self.learned = [LearnedPart(part, f"part{i}") for i, part in enumerate(unknown.parts)]
         self.coarse = coarse_versions(unknown.calls, coarse)
         self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
         self.unknown = unknown = self.given.unknown
@@ -441,7 +439,7 @@ class Search:
             learned.is_factor.set_value(float(is_factor))
         rows_of_parts, least = [outputs[best] for _, outputs, _ in values], lowest_like(largest, self.initial.size)
         for number, (part, (_, outputs, _)) in enumerate(zip(self.unknown.parts, values, strict=True)):
-            if self.unknown.has_penalty(part) and not self.unknown.is_estimate(part):
+            if self.unknown.has_penalty(part) and not part.like.is_estimate:
                 margins[number] = self.given.levels(rows_of_parts, position, outputs, number) - least
         return margins
 
@@ -611,12 +609,10 @@ class Search:
 
     def _begin_at(self, position: np.ndarray) -> None:
         """Make a position (d,) the initial point of the emulated model: away from what was learned all is invented."""
-        model = self.emulated
-        parts = split_position(model, position, self.shapes)
-        values = model.replace_rvs_by_values(model.free_RVs)
-        of_free = pymc_compile(model.value_vars, values, mode=STABLE, on_unused_input="ignore")(*parts)
-        for variable, value in zip(model.free_RVs, of_free, strict=True):
-            model.set_initval(variable, value)
+        variables = self.emulated.free_RVs
+        values = constrained_draws(self.emulated, position[None], [v.name for v in variables])
+        for variable in variables:
+            self.emulated.set_initval(variable, values[variable.name][0])
 
     def _renew(self, fits):
         for learned, fit in zip(self.learned, fits, strict=True):

@@ -27,19 +27,8 @@ class Unknown(NamedTuple):
     calls: list[Rows]
     parts: list[Part]
 
-    def sizes(self, part: Part) -> tuple[int, int]:
-        """Return the numbers of inputs and outputs of a row of a part."""
-        return self.calls[part.calls[0]].sizes
-
-    def block(self, part: Part) -> int:
-        """Return how many consecutive outputs of a part may have the same sum, as in rows of a matrix."""
-        return self.calls[part.calls[0]].block
-
-    def is_estimate(self, part: Part) -> bool:
-        """Return whether the outputs of a part have noise."""
-        return self.calls[part.calls[0]].is_estimate
-
-    def has_penalty(self, part: Part) -> bool:
+    @staticmethod
+    def has_penalty(part: Part) -> bool:
         """Return whether what is not known of a part costs log density.
 
         Of several exact rows each may invent modes, and others show the function where one is not. A single one that is
@@ -48,7 +37,7 @@ class Unknown(NamedTuple):
         evaluated, and the penalty would cut it. Several estimates have none, since their penalty would take the square
         of all rows that carry what is learned, at each gradient.
         """
-        return part.is_term if part.is_row else not self.is_estimate(part)
+        return part.is_term if part.is_row else not part.like.is_estimate
 
     @property
     def may_go_on(self) -> bool:
@@ -71,16 +60,11 @@ class Unknown(NamedTuple):
     @property
     def batch_size(self) -> int:
         """Evaluations in a round: two for each coefficient of a linear function of the inputs, and two."""
-        return 2 * (max(self.sizes(p)[0] for p in self.parts) + 2)
-
-    def is_at_most(self, num_inputs: float) -> bool:
-        """Return whether a row of each part has at most so many inputs."""
-        return all(self.sizes(p)[0] <= num_inputs for p in self.parts)
+        return 2 * (max(part.like.sizes[0] for part in self.parts) + 2)
 
     def check_sizes(self) -> None:
         """Raise ``ValueError`` where a row has more inputs than can be learned from few evaluations."""
-        for part in self.parts:
-            call = self.calls[part.calls[0]]
+        for call in (part.like for part in self.parts):
             if call.sizes[0] > _MOST_INPUTS:
                 raise ValueError(
                     f"{call.box.name} has {call.sizes[0]} inputs that depend on free variables, more than can be "

@@ -30,7 +30,6 @@ from pymc_kernel.plugin.warn import report, warn_user
 
 _TUNE = 1000  # of NUTS along an emulated model, as in pm.sample; and evaluations at most until it is learned
 _ENOUGH = 0.2  # distance of an emulated model: at least six of ten proposals along it are accepted
-_NOISE_SHARE = 1.0 / 3.0  # of the noise's standard deviation: an error that adds a ninth to its variance
 _USELESS = 0.5  # there may be none
 _STUCK = 0.1  # of a chain without a move of one group: it has less than ten draws of that group then
 _JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
@@ -137,7 +136,7 @@ def sample_khmc(
     rng, began, spent = np.random.default_rng(random_seed), time.perf_counter(), 0
     if step is None and initvals is None:
         _check_for_sample(kwargs, model)
-        if (search := part_of(model, _ENOUGH, rng, _NOISE_SHARE)) is not None:
+        if (search := part_of(model, _ENOUGH, rng)) is not None:
             first_error = learn(search, _TUNE if tune is None else tune, progressbar=progressbar).first_error
             # Groups move one at a time, so that the distance of all of them together does not decide.
             is_useful = search.is_confirmed and (search.best.distance < _USELESS or len(search.estimated) > 1)
