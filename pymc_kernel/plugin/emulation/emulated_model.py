@@ -15,8 +15,7 @@ from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.limits import no_limits
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
-from pymc_kernel.plugin.emulation.penalty import Penalty
-from pymc_kernel.plugin.emulation.shared_arrays import of_rows, shared_arrays
+from pymc_kernel.plugin.emulation.penalty import Penalty, of_rows, shared_arrays
 
 _FAR = 1e100  # a place that nothing is next to
 

@@ -5,16 +5,16 @@ mean. Where h is the log likelihood itself, v / 2 less than its mean is the loga
 likelihood may be. Without this loss an emulated model has modes where nothing was evaluated.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_kernel.emulation import VarianceBound
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
-from pymc_kernel.plugin.emulation.shared_arrays import of_rows, shared_arrays
 
 NAME = "emulation_penalty"
 
@@ -78,10 +78,33 @@ class Penalty:
         return 0.5 * (self._curvatures * variance).sum()
 
 
-def with_penalties(model: pm.Model, losses: Sequence) -> pytensor.tensor.sharedvar.TensorSharedVariable | None:
+def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | None:
     """Add the sum of losses to a model; return how much it counts, a shared variable that is one, or None of none."""
     if not losses:
         return None
     share = pytensor.shared(1.0, name=f"share_of_{NAME}")
     with_silent_potential(model, NAME, -share * sum(losses))
     return share
+
+
+def shared_arrays(
+    name: str, num_functions: int, sizes: Mapping[str, tuple[int | None, ...]], value: float
+) -> dict[str, TensorSharedVariable]:
+    """Return shared variables by field, each (functions, *size) and full of a value; of length one where it is None."""
+    return {
+        field: pytensor.shared(
+            np.full((num_functions, *(1 if s is None else s for s in size)), value),
+            name=f"{name}_{field}",
+            shape=(num_functions, *size),
+        )
+        for field, size in sizes.items()
+    }
+
+
+def of_rows(shared: Mapping[str, TensorSharedVariable], functions: np.ndarray) -> dict:
+    """Return the arrays (b, *size) of rows whose functions (b,) these are; of a single function (*size), for all."""
+    if not functions.any():
+        return {field: array[0] for field, array in shared.items()}
+    if np.array_equal(functions, np.arange(len(functions))):
+        return dict(shared)
+    return {field: array[functions] for field, array in shared.items()}
