@@ -6,7 +6,6 @@ A surrogate is fitted to log densities at the draws, and judged at held-out draw
 
 from dataclasses import dataclass
 from functools import cache
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -93,12 +92,6 @@ def _percent(share):
     return f"{100.0 * share:.2g} %" if share < 0.995 else f"{100.0 * share:.0f} %"
 
 
-class _LogDensities(NamedTuple):
-    values: np.ndarray  # (n,)
-    num_evaluations: int
-    noisy: bool
-
-
 def learn_scores(
     model: pm.Model | None, positions: np.ndarray, stats: xr.Dataset | None
 ) -> tuple[int, HeldOutScores, LearnedScores]:
@@ -123,9 +116,9 @@ def learn_scores(
             f'{chains * draws} draws are too few to learn a score from: score="surrogate" needs {_FEWEST_DRAWS} at '
             "least."
         )
-    evaluate = None if model is None else _evaluator(model)
-    known = _of_the_run(stats, positions, evaluate, bool(names))
-    if known is None and names:
+    evaluate, noisy = None if model is None else _evaluator(model), bool(names)
+    known = _of_the_run(stats, positions, evaluate, noisy)
+    if known is None and noisy:
         raise NoGradientError(
             f"the log density is only estimated (by {', '.join(names)}), and sample_stats does not hold the estimates "
             "that were accepted. Sample with a step of this package, which keeps them as lp; plain "
@@ -140,10 +133,10 @@ def learn_scores(
     used = positions[:, ::every].reshape(-1, positions.shape[-1])
     if known is None:
         distinct, index = np.unique(used, axis=0, return_inverse=True)
-        values = _LogDensities(evaluate(distinct)[index.ravel()], len(distinct), False)
+        values, num_evaluations = evaluate(distinct)[index.ravel()], len(distinct)
     else:
-        values = known._replace(values=known.values.reshape(chains, draws)[:, ::every].ravel())
-    outside = int((~np.isfinite(values.values)).sum())
+        values, num_evaluations = known.reshape(chains, draws)[:, ::every].ravel(), 0
+    outside = int((~np.isfinite(values)).sum())
     if outside:
         raise NoGradientError(
             f"the log density is not finite at {outside} of {len(used)} draws: they lie outside the model's support, "
@@ -151,17 +144,17 @@ def learn_scores(
         )
     folds = chain_folds(chains, len(used) // chains)
     try:
-        judged = held_out_scores(used, values.values, folds, noisy=values.noisy)
+        judged = held_out_scores(used, values, folds, noisy=noisy)
     except ValueError as error:
         raise NoGradientError(f"no score could be learned from {len(used)} draws: {error}") from error
     record = LearnedScores(
         num_values=judged.num_values,
-        num_evaluations=values.num_evaluations,
+        num_evaluations=num_evaluations,
         log_density_error=judged.log_density_error,
         score_error=judged.score_error,
         overlap=judged.overlap,
         effective_draws=judged.effective_share * len(used),
-        noisy=values.noisy,
+        noisy=noisy,
     )
     return every, judged, record
 
@@ -191,10 +184,10 @@ def _of_the_run(stats, positions, evaluate, noisy):
             continue
         values = values.ravel().astype(float)
         if noisy or evaluate is None:
-            return _LogDensities(values, 0, noisy)
+            return values
         # Other steps of a compound may have moved afterwards, or the draws or the model may have been changed.
         rows = np.unique(np.linspace(0, len(flat) - 1, _NUM_COMPARED).astype(int))
         there = evaluate(flat[rows])
         if np.ptp(values[rows] - there) <= _LOG_DENSITY_TOLERANCE + 1e-9 * np.abs(there).max():
-            return _LogDensities(values, 0, False)
+            return values
     return None
