@@ -319,6 +319,27 @@ def test_nothing_is_lost_with_an_executor_that_breaks(give_draws):
     assert idata["posterior"].sizes["draw"] == 20
 
 
+def test_interrupted_it_returns_draws_by_what_was_learned(give_draws):
+    give_draws([1.0, 2.0], [0.1, 0.2])
+    calls = []
+
+    @wrap_py([pt.dvector], [pt.dscalar])
+    def interrupted(x):
+        calls.append(x)
+        if len(calls) == 30:
+            raise KeyboardInterrupt
+        return np.asarray(-0.5 * ((x[0] - 1.0) / 0.1) ** 2 - 0.5 * ((np.log(x[1]) - 2.0) / 0.2) ** 2)
+
+    with model_of(interrupted), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        idata = pk.sample_surrogate(20, chains=1, evaluations=60, tolerance=0.0, **QUICK)
+    assert any("interrupted: the model is what was learned until then" in str(w.message) for w in said)
+    assert len(calls) == 30
+    assert idata["evaluations"].sizes["evaluation"] == 16  # of the round that was interrupted there are none
+    assert idata["posterior"].sizes["draw"] == 20
+    assert abs(idata["posterior"]["a"] - 1.0).max() < 1.0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [3, 5])
 def test_modes_far_apart_are_found_or_said(seed):
