@@ -174,6 +174,8 @@ def test_rows_survive_an_interrupted_run_and_are_not_run_again(tmp_path):
     before = signal.getsignal(signal.SIGINT)
     assert rows.complete(interrupted, [(1,), (2,), (3,)], json.dumps) == [{"number": 1}]
     assert signal.getsignal(signal.SIGINT) is before
+    with rows.path.open("a") as file:
+        file.write('\n{"number": 2, "ru')  # of a run that was killed
     assert rows.complete(lambda n: {"number": n, "run": 2}, [(1,), (3,)], json.dumps) == [
         {"number": 1},
         {"number": 3, "run": 2},

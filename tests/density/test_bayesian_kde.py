@@ -6,9 +6,8 @@ import pytest
 from scipy import stats
 from scipy.special import logsumexp
 
-from benchmarks.mixtures import CLAW, SHAPES, TRIMODAL, integrated_squared_error, mixture
-from pymc_kernel.density import STRUCTURES, BayesianKDE, GammaPosterior, WishartPosterior
-from pymc_kernel.density.sites import Likelihood, propagate
+from benchmarks.mixtures import CLAW, SHAPES, TRIMODAL
+from pymc_kernel.density import STRUCTURES, BayesianKDE
 
 
 def leave_one_out(x, precision):
@@ -54,12 +53,6 @@ def test_claw_against_quadrature():
     assert max(off) < 0.12
     assert np.median(gaps) < 0.05
     assert max(gaps) < 0.15
-
-
-def test_the_evidence_without_the_other_half_of_the_likelihood_would_be_seen():
-    x = CLAW.sample(np.random.default_rng(0), 50)
-    half = quadrature(x[:25], 0.1)[2]
-    assert abs(BayesianKDE("isotropic", prior_rate=0.1).fit(x).log_evidence - half) > 10.0
 
 
 def test_isotropic_in_two_dimensions_against_quadrature(rng):
@@ -183,23 +176,6 @@ def test_a_batch_at_a_time_is_close_to_all_at_once(structure):
     np.testing.assert_array_equal(fit.centers, x)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-def test_one_more_sweep_of_a_fit_changes_nothing(structure, rng):
-    """Nothing is added: the sites are a fixed point of the updates, the online ones too."""
-    x = SHAPES["diagonal"].sample(rng, 80)
-    fit = BayesianKDE(structure).fit(x)
-    own = Likelihood(x, np.arange(80), x, 79.0)
-    again = propagate(fit.prior, fit.posterior, fit.propagation.sites, own, 100)
-    np.testing.assert_allclose(again.posterior.mean(), fit.precision, rtol=1e-3)
-    old = again.sites.copy()
-    old.constants[:] += math.log(79.0)
-    # A batch of no points: only the old sites stand for the likelihood.
-    none = Likelihood(x, np.full(80, -1), np.empty((0, 2)), 79.0, old)
-    online = propagate(fit.prior, again.posterior, again.sites, none, 100)
-    np.testing.assert_allclose(online.posterior.mean(), fit.precision, rtol=1e-3)
-    assert online.log_evidence == pytest.approx(again.log_evidence, abs=1e-2)
-
-
 def test_an_update_leaves_the_first_fit_as_it_was(rng):
     x = CLAW.sample(rng, 90)
     fit = BayesianKDE().fit(x[:60])
@@ -243,33 +219,10 @@ def _mixture(at, x, precision):
     return logsumexp(logs, axis=1) - math.log(len(x)) + 0.5 * np.linalg.slogdet(precision)[1] - math.log(2 * math.pi)
 
 
-def test_draws_of_the_precision_have_the_moments_of_their_distribution(rng):
-    scale = np.array([[2.0, 0.5, 0.0], [0.5, 1.0, 0.2], [0.0, 0.2, 3.0]])
-    posterior = WishartPosterior(7.5, scale)
-    draws = posterior.sample(rng, 40_000)
-    exact = stats.wishart(7.5, np.linalg.inv(scale))
-    np.testing.assert_allclose(draws.mean(axis=0), exact.mean(), atol=0.05)
-    np.testing.assert_allclose(draws.var(axis=0), exact.var(), rtol=0.06)
-    gamma = GammaPosterior(np.array([3.0, 5.0]), np.array([1.0, 10.0]), np.array([0, 1, 1]))
-    draws = gamma.sample(rng, 20_000)
-    np.testing.assert_allclose(draws.mean(axis=0), np.diag([3.0, 0.5, 0.5]), atol=0.05)
-    np.testing.assert_array_equal(draws[:, 1, 1], draws[:, 2, 2])
-
-
 def test_draws_of_the_density(rng):
     fit = BayesianKDE().fit(SHAPES["full"].sample(rng, 100))
     covariance = np.cov(fit.sample(40_000, rng).T)
     np.testing.assert_allclose(covariance, np.cov(fit.centers.T, bias=True) + fit.bandwidth, atol=0.05)
-
-
-def test_the_integrated_squared_error_of_the_study(rng):
-    target = mixture([0.3, 0.7], [-1.0, 1.0], [0.5, 0.2])
-    x = target.sample(rng, 30)
-    grid = np.linspace(-8, 8, 20_001)
-    truth = sum(w * stats.norm(m[0], math.sqrt(c[0, 0])).pdf(grid) for w, m, c in zip(*target, strict=True))
-    estimate = stats.norm(x, 0.3).pdf(grid).mean(axis=0)
-    expected = ((truth - estimate) ** 2).sum() * (grid[1] - grid[0])
-    assert integrated_squared_error(target, x, np.array([[0.09]])) == pytest.approx(expected, rel=1e-6)
 
 
 # -- mistakes -----------------------------------------------------------------------------------------------
@@ -307,45 +260,24 @@ def test_too_few_points_for_a_full_precision_are_reported(rng):
         BayesianKDE("full", max_sweeps=30).fit(x)
 
 
-@pytest.mark.parametrize(
-    ("data", "message"),
-    [
-        (np.zeros((1, 1)), "too few"),
-        (np.zeros((3, 2)), "too few"),
-        (np.column_stack([np.arange(9.0), np.ones(9)]), r"columns \[1\] are constant"),
-        (np.array([1.0, 2.0, np.nan, 4.0]), "1 of 4 points are not finite"),
-        (np.zeros((2, 3, 4)), "shape"),
-    ],
+REFUSED = (
+    (lambda x: BayesianKDE().fit(x[:1, :1]), "too few"),
+    (lambda x: BayesianKDE().fit(x[:3]), "too few"),
+    (lambda x: BayesianKDE().fit(np.column_stack([x[:, 0], np.ones(30)])), r"columns \[1\] are constant"),
+    (lambda x: BayesianKDE().fit(np.array([1.0, 2.0, np.nan, 4.0])), "1 of 4 points are not finite"),
+    (lambda x: BayesianKDE().fit(np.zeros((2, 3, 4))), "shape"),
+    (lambda x: BayesianKDE("round"), "structure must be"),
+    (lambda x: BayesianKDE("full", prior_shape=0.0), "prior_shape must be"),
+    (lambda x: BayesianKDE(max_sweeps=0), "max_sweeps must be"),
+    (lambda x: BayesianKDE(prior_shape=2.0), "a different meaning for each structure"),
+    (lambda x: BayesianKDE(prior_rate=-1.0).fit(x), "prior_rate"),
+    (lambda x: BayesianKDE("full", prior_shape=0.5).fit(x), "d - 1"),
+    (lambda x: BayesianKDE("full").fit(x).log_density(np.zeros((4, 3))), "x has 3 dimensions"),
+    (lambda x: BayesianKDE("full").fit(x).interval(x, 1.0), "probability"),
 )
-def test_bad_data_are_refused(data, message):
+
+
+@pytest.mark.parametrize(("call", "message"), REFUSED, ids=[message for _, message in REFUSED])
+def test_mistakes_are_refused(call, message, rng):
     with pytest.raises(ValueError, match=message):
-        BayesianKDE().fit(data)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"structure": "round"}, "structure must be"),
-        ({"structure": "full", "prior_shape": 0.0}, "prior_shape must be"),
-        ({"max_sweeps": 0}, "max_sweeps must be"),
-        ({"prior_shape": 2.0}, "a different meaning for each structure"),
-    ],
-)
-def test_settings_are_checked(settings, message):
-    with pytest.raises(ValueError, match=message):
-        BayesianKDE(**settings)
-
-
-def test_more_mistakes(rng):
-    x = rng.normal(size=(30, 2))
-    for made, message in (
-        (BayesianKDE(prior_rate=-1.0), "prior_rate"),
-        (BayesianKDE("full", prior_shape=0.5), "d - 1"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            made.fit(x)
-    fit = BayesianKDE("full").fit(x)
-    with pytest.raises(ValueError, match="x has 3 dimensions"):
-        fit.log_density(np.zeros((4, 3)))
-    with pytest.raises(ValueError, match="probability"):
-        fit.interval(x, 1.0)
+        call(rng.normal(size=(30, 2)))

@@ -9,7 +9,7 @@ import warnings
 import pytest
 
 from docs import tutorial_pages
-from docs.tutorial_pages import ORDER, ROOT, SCRIPTS, cells_of, inline_to_rst, markdown_to_rst, page_of, run
+from docs.tutorial_pages import ORDER, ROOT, SCRIPTS, page_of, run
 
 SCRIPT = """# %% [markdown]
 # # A title
@@ -20,35 +20,12 @@ SCRIPT = """# %% [markdown]
 x = 2
 
 # %% [markdown]
-# - first
-# - second
+# - first |x| and theta_
+# - `pk.KernelHMC()`, [a page](../docs/methods/smc.rst), [PyMC](https://www.pymc.io)
 
 # %%
 print(x + 1)
 """
-
-
-def test_cells():
-    kinds, texts = zip(*cells_of(SCRIPT), strict=True)
-    assert kinds == ("markdown", "code", "markdown", "code")
-    assert texts[0] == "# A title\n\nSome *text* with `code`."
-    assert texts[1] == "x = 2"
-    assert texts[2] == "- first\n- second"
-
-
-@pytest.mark.parametrize(
-    ("markdown", "rst"),
-    [
-        ("`pk.KernelHMC()`", ":py:obj:`pk.KernelHMC() <pymc_kernel.KernelHMC>`"),
-        ("`pm.sample`", "``pm.sample``"),
-        ("[a page](../docs/methods/smc.rst)", ":doc:`a page </methods/smc>`"),
-        ("[PyMC](https://www.pymc.io)", "`PyMC <https://www.pymc.io>`__"),
-        ("|x| and theta_", r"\|x\| and theta\_"),
-        ("*some* **words**", "*some* **words**"),
-    ],
-)
-def test_inline(markdown, rst):
-    assert inline_to_rst(markdown) == rst
 
 
 @pytest.fixture
@@ -80,6 +57,8 @@ def test_a_page_has_output_pictures_and_warnings(scripts):
     run(script)
     page = page_of(script)
     assert page.startswith("A title\n=======\n\nSome *text* with ``code``.\n\n*Run by* ``python tutorials/short.py``")
+    assert r"- first \|x\| and theta\_" in page
+    assert ":py:obj:`pk.KernelHMC() <pymc_kernel.KernelHMC>`, :doc:`a page </methods/smc>`, `PyMC <https://www" in page
     assert "   3\n" in page
     assert ".. image:: output/short/dot.png" in page
     assert "   UserWarning: mind this" in page
@@ -113,16 +92,6 @@ def test_output_belongs_to_the_code_and_not_to_the_text(scripts):
 @pytest.mark.parametrize("name", ORDER)
 def test_tutorials_have_the_output_of_their_code(name):
     page_of(SCRIPTS / f"{name}.py")
-
-
-@pytest.mark.parametrize("name", ORDER)
-def test_tutorials_read_from_top_to_bottom(name):
-    cells = cells_of((SCRIPTS / f"{name}.py").read_text())
-    assert cells[0][0] == "markdown"
-    assert cells[0][1].startswith("# ")
-    assert sum(kind == "markdown" for kind, _ in cells) >= 5
-    for _, code in cells:
-        compile(code, name, "exec") if _ == "code" else markdown_to_rst(code)
 
 
 # So that each takes less than a minute. The text of the pages is about the full runs, whose output is kept.

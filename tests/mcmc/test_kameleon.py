@@ -69,20 +69,7 @@ def test_ratio_is_that_of_the_two_normal_densities(whiten, rng):
 # -- invariance ---------------------------------------------------------------------------------------
 
 
-def without_ratio(rng, state, log_density, config):
-    """A broken Kameleon that takes its proposal for symmetric."""
-    gamma, nu = config.widths(np.exp(state.log_scale))
-    x, z, local, _ = local_proposal.propose(
-        state.whitened, state.local, state.fit, gamma, nu, rng.standard_normal(state.position.size)
-    )
-    proposed = log_density(x)
-    if np.log(rng.random()) < proposed - state.log_density:
-        state = state._replace(position=x, whitened=z, local=local, log_density=proposed)
-    return state, None
-
-
 def test_frozen_transition_leaves_the_target_invariant(rng):
-    """A missing proposal ratio is seen."""
     config = ka.Config(num_basis=50, isotropic_share=0.1, kernel=K.Gaussian(0.5))
     learned_from = BANANA.sample(rng, 50)
     factor = np.diag(learned_from.std(axis=0))
@@ -92,7 +79,6 @@ def test_frozen_transition_leaves_the_target_invariant(rng):
         return ka.with_fit(ka.init(x, BANANA.log_density(x), config), fit)
 
     assert worst_p_value(moved(rng, BANANA, begin, partial(ka.step, config=config), 10_000, 10)) > 1e-4
-    assert worst_p_value(moved(rng, BANANA, begin, partial(without_ratio, config=config), 10_000, 10)) < 1e-6
 
 
 # -- adaptation ---------------------------------------------------------------------------------------
@@ -119,21 +105,7 @@ def test_a_chain_that_never_moved_is_not_learned_from(rng):
     assert state.rejections == 300
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: ka.Config(whiten="globally"), "whiten must be"),
-        (lambda: ka.init(np.zeros(3), 0.0, ka.Config(kernel=K.Gaussian([1.0, 2.0]))), "3 dimensions"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
-
-
-def test_kernels_that_will_not_do():
-    with pytest.raises(TypeError, match="kernel"):
-        ka.Config(kernel="gaussian")
+def test_kernels_without_a_gradient_are_refused():
     with pytest.raises(NotDifferentiableError, match="Laplace"):
         ka.Config(kernel=K.Laplace(1.0))
 
@@ -226,28 +198,6 @@ def test_the_scale_means_the_same_in_all_units(whiten, rng):
     else:
         total = np.mean([np.trace(proposal_covariance(x, fit, config, 0.8)) for x in points])
         assert total == pytest.approx(0.8**2 * np.trace(np.cov(points.T)), rel=0.1)
-
-
-@pytest.mark.parametrize("unit", [1e-3, 1000.0])
-def test_without_whitening_parameters_may_have_any_size(unit, rng):
-    """The thesis's form, with its fixed isotropic part; a bound in raw units pinned the scale at 6.73."""
-    target = correlated_gaussian(num_dims=2, condition=1.0)
-
-    def log_density(x):
-        return target.log_density(x / unit)
-
-    config = ka.Config(gamma=0.2 * min(unit, 1.0), whiten=False, num_basis=200)
-    state = ka.init(np.zeros(2), log_density(np.zeros(2)), config)
-    draws, moved = np.empty((3000, 2)), 0
-    for t in range(5000):
-        state, info = ka.step(rng, state, log_density, config)
-        if t < 2000:
-            state = ka.adapt(rng, state, info, config, 2000)
-        else:
-            draws[t - 2000], moved = state.position, moved + info.accepted
-    assert 0.1 < moved / 3000 < 0.5
-    assert np.exp(state.log_scale) < 0.99 * config.largest_scale(2)
-    np.testing.assert_allclose(draws.std(axis=0) / unit, target.sample(rng, 50_000).std(axis=0), rtol=0.25)
 
 
 @pytest.mark.parametrize(("start", "bound"), [(None, 4 * 2.38 / np.sqrt(2)), (3.0, 4 * 2.38 / np.sqrt(2)), (9.0, 9.0)])

@@ -121,14 +121,6 @@ def test_exact_draws_fit_and_others_do_not(small):
     assert chosen.test.shares.shape == (2,)
 
 
-def test_parts_of_the_discrepancy(small):
-    model, idata = small
-    report = pk.ksd_test(idata, model=model, num_replicates=50)
-    assert report.shares["level"].dims == ("group",)
-    assert report.shares["share"].ndim == 0
-    assert sum(float(s.sum()) for s in report.shares.data_vars.values()) == pytest.approx(1.0)
-
-
 def test_summary_is_arviz_s_with_two_columns(small):
     model, idata = small
     ours, theirs = pk.summary(idata, model=model), az.summary(idata)
@@ -190,11 +182,11 @@ def test_diagnose_says_it_in_words(small, capsys):
     assert table.attrs["ksd_p"] == found["ksd"].p_value
 
 
-def a_report(shares, p_values, together=0.001, num_draws=500):
+def a_report(shares, p_values):
     """A report of a vector, as if these numbers had been found."""
     shares, p_values = np.array(shares), np.array(p_values)
     test = stein.KSDTest(
-        0.3, together, np.ones(10), np.array([0.1, 0.2]), 0.15, shares, shares, p_values, None, num_draws, 3, 0.1
+        0.3, 0.001, np.ones(10), np.array([0.1, 0.2]), 0.15, shares, shares, p_values, None, 500, 3, 0.1
     )
     parts = [xr.Dataset({"x": ("i", v)}) for v in (shares, p_values, shares)]
     return diagnostics.KSDReport(test, *parts, xr.Dataset(), ())
@@ -204,30 +196,11 @@ def test_parameters_are_named_that_fail_and_no_others():
     shares = [0.02, 0.1, 0.6, 0.25, 0.01, 0.02]
     report = a_report(shares, [0.004, 0.32, 0.001, 0.049, 0.3, 0.9])
     assert list(report.table()["ksd_share"]) == sorted(shares, reverse=True)
-    lines = ksd_report.in_words(report, [], 0.05, 1500, "Do this.")
-    assert lines[0] == (
-        "The draws do not fit the model's scores (500 of 1500 draws left after thinning; p = 0.001; ksd 0.3, as many "
-        "independent normal draws have 0.15)."
-    )
-    assert lines[1] == (
-        "Parameters that do not fit by themselves: x[2] (p = 0.001), x[0] (p = 0.004), x[3] (p = 0.049); p-values are "
-        "corrected for all tests."
-    )
-    assert lines[2:] == ["Do this."]
+    _, named, advice = ksd_report.in_words(report, [], 0.05, 1500, "Do this.")
+    assert re.findall(r"x\[(\d)\]", named) == ["2", "0", "3"]
+    assert advice == "Do this."
     many = ksd_report.in_words(a_report(np.full(9, 1 / 9), np.full(9, 0.01)), [], 0.05, 1500, "")[1]
     assert "x[4] (p = 0.01) and 4 more;" in many
-
-
-@pytest.mark.parametrize(
-    ("shares", "where"),
-    [
-        ([0.2, 0.3, 0.1, 0.4], "half of the discrepancy is in x[3], x[1]."),
-        (np.full(20, 0.05), "it is spread over many."),
-    ],
-)
-def test_no_parameter_is_blamed_where_none_fails(shares, where):
-    lines = ksd_report.in_words(a_report(shares, np.full(len(shares), 0.32)), [], 0.05, 1500, "")
-    assert lines[1] == f"Each parameter fits by itself, so look at how they depend on each other: {where}"
 
 
 def test_advice_follows_from_the_first_cause(small):
@@ -238,11 +211,6 @@ def test_advice_follows_from_the_first_cause(small):
     assert "take longer ones" in ksd_report.misfit_advice(part, apart)
     part.draws = part.draws[:1]
     assert "run several" in ksd_report.misfit_advice(part, {})
-
-
-def test_few_draws_are_said():
-    few = a_report(np.full(10, 0.1), np.full(10, 0.5), together=0.3, num_draws=60)
-    assert "So few draws (60)" in ksd_report.in_words(few, [], 0.05, 60, "")[-1]
 
 
 def test_separated_modes_are_warned_of(capsys, rng):

@@ -106,32 +106,20 @@ def test_all_ways_of_writing_subjects_come_to_the_same(way):
     assert row.calls == (3 if way == "loop" else 1)
 
 
-def test_rows_that_depend_on_each_other_are_one_function():
-    mixing = wrap_py([pt.dmatrix], [pt.dmatrix])(lambda p: np.cumsum(p).reshape(p.shape))
+@pytest.mark.parametrize(
+    ("function", "wanted"),  # rows, inputs, outputs, functions
+    [
+        pytest.param(lambda p: np.cumsum(p).reshape(p.shape), (1, 6, 6, 1), id="depend_on_each_other"),
+        pytest.param(lambda p: np.cumsum(p, axis=0), (2, 3, 3, 1), id="columns"),
+        pytest.param(lambda p: p + np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), id="functions_of_their_own"),
+    ],
+)
+def test_rows_of_a_matrix(function, wanted):
     with pm.Model() as model:
-        x = pm.Normal("x", shape=(3, 2))
-        pm.Normal("y", mixing(x), 1.0, observed=np.zeros((3, 2)))
+        box = wrap_py([pt.dmatrix], [pt.dmatrix])(function)
+        pm.Normal("y", box(pm.Normal("x", shape=(3, 2))), 1.0, observed=np.zeros((3, 2)))
     [row] = pk.black_boxes(model).itertuples()
-    assert (row.rows, row.inputs, row.outputs, row.functions) == (1, 6, 6, 1)
-
-
-def test_columns_may_be_the_rows():
-    running = wrap_py([pt.dmatrix], [pt.dmatrix])(lambda p: np.cumsum(p, axis=0))
-    with pm.Model() as model:
-        x = pm.Normal("x", shape=(3, 2))
-        pm.Normal("y", running(x), 1.0, observed=np.zeros((3, 2)))
-    [row] = pk.black_boxes(model).itertuples()
-    assert (row.rows, row.inputs, row.outputs, row.functions) == (2, 3, 3, 1)
-
-
-def test_rows_with_functions_of_their_own():
-    doses = np.array([1.0, 2.0, 3.0])
-    dosed = wrap_py([pt.dmatrix], [pt.dmatrix])(lambda p: doses[:, None] * np.array([level(row) for row in p]))
-    with pm.Model() as model:
-        x = pm.LogNormal("x", [0.5, -1.3], 0.3, shape=(3, 2))
-        pm.Normal("y", dosed(x), 1.0, observed=np.zeros((3, 4)))
-    [row] = pk.black_boxes(model).itertuples()
-    assert (row.rows, row.functions) == (3, 3)
+    assert (row.rows, row.inputs, row.outputs, row.functions) == wanted
 
 
 class Scaled(Op):
@@ -241,25 +229,6 @@ def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods
     assert idata["log_likelihood"]["y"].shape == (1, 10, 4)
     begins = np.array(list(emulated.initial_point().values()))
     assert density_of(emulated)(begins) >= emulated.emulation.log_density.max() - 0.1  # at the best place
-
-
-@pytest.mark.slow
-def test_probabilities_that_a_black_box_returns_are_learned(give_draws):
-    """PyMC's density is zero where they do not sum to one."""
-    give_draws([0.2], 0.6)  # about those of the posterior
-
-    @wrap_py([pt.dscalar], [pt.dvector])
-    def probabilities(x):
-        p = np.exp([0.0, np.sin(x), 2.0 * np.sin(x)])
-        return p / p.sum()
-
-    with pm.Model() as model:
-        pm.Categorical("y", probabilities(pm.Normal("x")), observed=[0, 0, 1, 2, 2, 2])
-    emulated = pk.emulate(model, 60, random_seed=1, progressbar=False)
-    assert emulated.emulation.distance < 0.05
-    at = np.linspace(-1.0, 1.0, 5)[:, None]
-    learned, true = ([density(x) for x in at] for density in map(density_of, (emulated, model)))
-    np.testing.assert_allclose(learned, true, atol=0.1)
 
 
 @pytest.mark.parametrize(
@@ -373,12 +342,6 @@ SAMPLERS = {
 }
 
 
-def check_chains(stats, draws):
-    assert stats.attrs["tuning_evaluations"] < 40
-    assert stats.attrs["distance"] < 0.2
-    assert int(stats["evaluations"].sum()) == 2 * draws + 2  # one a draw, and one at the start of each chain
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_samplers_learn_the_part_that_is_unknown(sampler):
@@ -390,55 +353,29 @@ def test_samplers_learn_the_part_that_is_unknown(sampler):
     assert float(draws.mean()) == pytest.approx(mean, abs=0.2 * sd)
     assert float(draws.std()) == pytest.approx(sd, rel=0.2)
     if sampler == "chains":
-        check_chains(stats, 500)
+        assert stats.attrs["tuning_evaluations"] < 40
+        assert stats.attrs["distance"] < 0.2
+        assert int(stats["evaluations"].sum()) == 2 * 500 + 2  # one a draw, and one at the start of each chain
     else:
         assert float(stats["distance"]) < 0.05
         assert idata["evaluations"]["position"].shape == (int(stats["num_evaluations"]), 2)
         assert ("evaluations" in stats) == (sampler == "exact")
 
 
-@pytest.mark.slow
-def test_chains_learn_the_part_that_is_unknown(give_draws):
-    give_draws([-0.3, 0.0], [0.2, 1.0])
-    mean, sd = curve_moments()
-    settings = {"random_seed": 1, "progressbar": False, "compute_convergence_checks": False}
-    with curve_model():
-        pm.Normal("other")
-        idata = pk.sample_khmc(20, tune=50, chains=2, cores=1, **settings)
-    check_chains(idata["sample_stats"], 20)
-    assert np.abs(idata["posterior"]["rate"] - mean).max() < 5.0 * sd
-
-
-@pytest.mark.filterwarnings("ignore:Numba will use object mode")
-def test_a_part_with_most_of_the_parameters_is_not_learned_by_itself():
-    with curve_model():
-        idata = pk.sample_khmc(50, tune=100, chains=2, cores=1, progressbar=False, compute_convergence_checks=False)
-    assert "surrogate" in idata["sample_stats"].attrs
-
-
-@pytest.mark.filterwarnings("ignore:Numba will use object mode")
-def test_a_log_likelihood_of_all_parameters_is_not_a_part():
-    """Nothing of it is known besides: it is learned as a whole, where the posterior is."""
+def all_in_one():
+    """A log likelihood of all parameters, of which nothing is known besides."""
     box = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray(-0.5 * (x @ x)))
-    with pm.Model():
+    with pm.Model() as model:
         pm.Potential("p", box(pm.Normal("x", shape=2)))
-        idata = pk.sample_khmc(50, tune=100, chains=2, cores=1, progressbar=False, compute_convergence_checks=False)
+    return model
+
+
+@pytest.mark.filterwarnings("ignore:Numba will use object mode")
+@pytest.mark.parametrize("make", [curve_model, all_in_one])
+def test_a_part_with_most_of_the_parameters_is_not_learned_by_itself(make):
+    settings = {"chains": 2, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    idata = pk.sample_khmc(50, tune=100, model=make(), **settings)
     assert "surrogate" in idata["sample_stats"].attrs
-
-
-@pytest.mark.slow
-def test_workers_and_stores_change_nothing(tmp_path):
-    def learned(**settings):
-        return pk.emulate(curve_model(), 24, random_seed=5, progressbar=False, tolerance=0.9, **settings).emulation
-
-    here, there = learned(), learned(executor=2, store=tmp_path / "s")
-    again = learned(store=tmp_path / "s")
-    for other in (there, again):
-        np.testing.assert_array_equal(here.draws, other.draws)
-    with pytest.raises(ValueError, match="another likelihood"):
-        pk.emulate(
-            curve_model(lambda r: np.exp(-2.0 * r * TIMES)), 24, random_seed=5, store=tmp_path / "s", progressbar=False
-        )
 
 
 @pytest.mark.slow
@@ -511,19 +448,6 @@ def test_modes_that_the_emulation_has_invented_are_found():
     np.testing.assert_allclose(idata["posterior"]["a"].mean("draw"), 2.05, atol=0.03)
 
 
-@pytest.mark.slow
-def test_modes_of_the_posterior_that_do_not_mix_are_said():
-    """An output that is even in its input: whichever mode the chains are in, others begin at draws of the prior."""
-    box = wrap_py([pt.dscalar], [pt.dvector])(lambda a: a**2 * np.array([1.0, 2.0, 3.0]))
-    with pm.Model() as model:
-        pm.Normal("y", box(pm.Normal("a", 0.5, 2.0)), 0.5, observed=[3.9, 7.6, 11.8])
-    with pytest.warns(UserWarning, match="modes apart"):
-        emulated = pk.emulate(model, 150, random_seed=1, progressbar=False)
-    assert emulated.emulation.num_evaluations < 150
-    assert emulated.emulation.draws.min() < -1.8
-    assert emulated.emulation.draws.max() > 1.8
-
-
 def test_models_that_cannot_be_emulated_are_refused_before_any_work():
     with pytest.raises(ValueError, match="no function without gradient"):
         pk.emulate(drug("gradient"))
@@ -559,7 +483,10 @@ def test_models_that_cannot_be_emulated_are_refused_before_any_work():
         pk.EstimatedLikelihood("y", lambda rng, x, y: rng.normal(), box, observed=np.zeros(4))
     with pytest.raises(ValueError, match="only estimated"):
         pk.emulate(model)
-    for settings in ({"tolerance": -1.0}, {"evaluations": 0}, {"start": np.zeros((3, 2))}, {"store": "s"}):
+    for settings in (
+        {"tolerance": -1.0}, {"tolerance": "no"}, {"evaluations": 0}, {"start": np.zeros((3, 2))},
+        {"batch_size": 0}, {"timeout": 0.0}, {"timeout": "3"}, {"store": "s"},
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(settings)) if "store" not in settings else "random_seed"):
             pk.emulate(curve_model(), **settings)
 

@@ -62,15 +62,6 @@ def made():
     return model, emulated_of(model)
 
 
-@pytest.mark.slow
-def test_coordinates_move_by_group(made):
-    model, emulated = made
-    with model:
-        step = pk.EmulatedNUTS(emulated)
-    assert isinstance(step, EmulatedGroups)
-    assert [(b.tolist(), c) for b, c in step.blocks] == [([0], ()), ([1], (0,)), ([2], (1,)), ([3], (2,))]
-
-
 def sampled(made, **settings):
     model, emulated = made
     settings = {"draws": 1000, "tune": 100, "chains": 2, "random_seed": 3} | settings
@@ -99,14 +90,6 @@ def test_spread_is_exact_under_noise(made):
 def test_same_draws_for_any_cores(made):
     one, two = (sampled(made, draws=20, tune=20, cores=c) for c in (1, 2))
     np.testing.assert_array_equal(one.posterior["effect"].values, two.posterior["effect"].values)
-
-
-@pytest.mark.slow
-def test_emulation_follows_the_seed(made):
-    a, b = made[1].emulation, emulated_of(groups(), evaluations=30).emulation  # two rounds by what was learned
-    assert len(b.rounds) == 2
-    np.testing.assert_array_equal(a.log_density[:30], b.log_density)
-    assert a.log_density[0] != a.log_density[1]  # other noise at the second estimate of the initial point
 
 
 def test_noise_follows_the_seed():
@@ -286,17 +269,6 @@ def test_a_group_nearly_without_data_stays_at_its_prior():
     assert draws[..., 0].std() == pytest.approx(1.0, abs=0.25)
 
 
-@pytest.mark.slow
-def test_sample_khmc_moves_group_by_group():
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        settings = {"draws": 5, "tune": 60, "chains": 1, "cores": 1, "progressbar": False, "random_seed": 3}
-        idata = pk.sample_khmc(model=groups(), **settings, compute_convergence_checks=False)
-    assert "least_accept" in idata.sample_stats
-    assert idata.sample_stats.attrs["tuning_evaluations"] <= 60
-    assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1
-
-
 @pytest.mark.parametrize(("longest", "sd", "said"), [(200, 0.7, "in some places"), (200, 3.0, "y0 3"), (90, 3.0, None)])
 def test_a_group_that_is_stuck_is_said(longest, sd, said):
     stats = xr.Dataset({"stuck": (("chain", "draw"), np.zeros((4, 1000), int))})
@@ -342,15 +314,10 @@ def test_estimates_of_zero_are_learned_as_low_ones():
 
 
 @pytest.mark.slow
-def test_groups_whose_estimates_are_often_zero_are_learned():
-    emulated = emulated_of(counts_by_matches(), evaluations=60)
-    assert emulated.emulation.num_failed > 20
-    assert np.isfinite(emulated.emulation.draws).all()
-
-
-@pytest.mark.slow
 def test_groups_whose_estimates_are_often_zero_are_sampled_right():
     idata = pk.sample_khmc(1000, model=counts_by_matches(), random_seed=1, chains=2, cores=1, progressbar=False)
+    assert "least_accept" in idata.sample_stats
+    assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1
     grid = np.linspace(-8.0, 4.0, 4001)
     for i, y in enumerate(SEEN):
         weights = np.exp(y * grid - np.exp(grid) - 0.5 * (grid / 1.5) ** 2)

@@ -80,14 +80,14 @@ def test_a_place_that_was_lost_stays_so_once_later_ones_were_chosen_without_it(t
 
 def test_places_that_failed_are_kept_in_a_store(tmp_path):
     pytest.importorskip("zarr")
-    calls = []
+    calls, added = [], [0.0]
 
     @wrap_py([pt.dscalar], [pt.dvector])
     def squares(x):
         calls.append(x)
         if x > 1.0:
             raise RuntimeError("the solver gave up")
-        return np.array([x, x**2])
+        return np.array([x, x**2 + added[0]])
 
     with pm.Model() as model:
         pm.Normal("y", squares(pm.Normal("x", -1.0, 0.1)), 1.0, observed=[0.1, 0.2])
@@ -98,6 +98,9 @@ def test_places_that_failed_are_kept_in_a_store(tmp_path):
             assert len(calls) == before + wanted
             np.testing.assert_array_equal(values[:, -1], np.where(EIGHT[:, 0] > 1.0, np.nan, EIGHT[:, 0] ** 2))
             assert (evaluate.status(8) == Status.RAISED).sum() == 2
+    added[0] = 1.0  # code that the likelihood calls has changed, and the places have not
+    with pytest.raises(ValueError, match="another likelihood"), closing(evaluations(model, None, tmp_path / "s")) as e:
+        e(0, EIGHT, ignore)
 
 
 def noisy_model():

@@ -9,9 +9,7 @@ from contextlib import suppress
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
-from pytensor.compile.ops import wrap_py
 
 import pymc_kernel as pk
 
@@ -40,19 +38,6 @@ def simulated_model(flag):
     return model
 
 
-def likelihood_model(flag):
-    @wrap_py([pt.dscalar], [pt.dscalar])
-    def log_likelihood(x):
-        dies_once(flag)
-        if int(abs(x) * 1e6) % 50 == 0:
-            raise RuntimeError("the solver gave up")
-        return np.asarray(-0.5 * ((x - 1.0) / 0.2) ** 2)
-
-    with pm.Model() as model:
-        pm.Potential("y", log_likelihood(pm.Normal("x", 0, 2)))
-    return model
-
-
 def run(call, tmp_path, make, **settings):
     """Return the results with a worker that dies and without, and what was said of the first."""
     flag, results, words = tmp_path / "flag", [], []
@@ -75,19 +60,6 @@ def test_simulations(tmp_path):
     assert stats["worker_deaths"] == 1
     assert stats["lost"] == 0
     assert re.search(r"of 300 simulations .* failed.*the solver gave up.*A worker process died", said)
-
-
-@pytest.mark.slow  # test_evaluations.py and test_emulate.py have a part each
-def test_evaluations(tmp_path):
-    settings = {"draws": 20, "chains": 1, "evaluations": 60, "tolerance": 0.0}
-    found, alone, said = run(pk.sample_surrogate, tmp_path, likelihood_model, **settings)
-    for name in ("position", "log_density", "status"):
-        np.testing.assert_array_equal(found["evaluations"][name], alone["evaluations"][name])
-    stats = found["evaluations"].attrs
-    assert stats["raised"] == alone["evaluations"].attrs["raised"] > 0
-    assert stats["worker_deaths"] == 1
-    assert stats["lost"] == 0
-    assert re.search(r"of 60 evaluations .* failed.*the solver gave up.*A worker process died", said)
 
 
 @pytest.mark.slow

@@ -6,7 +6,6 @@ from scipy import stats
 
 from pymc_kernel import scores as S
 from pymc_kernel import smc
-from pymc_kernel.kernels import Gaussian
 from pymc_kernel.mcmc import kameleon
 from pymc_kernel.smc.differences import Differences
 from pymc_kernel.smc.moves import covariance_factor
@@ -26,15 +25,15 @@ def learned_from_elsewhere(moves, rng):
     return moves.fit(rng, particles, particles, 1.0, None)
 
 
-def moved(moves, rng, num_points=20_000, num_moves=3, wrong=False):
+def moved(moves, rng, num_points=20_000, num_moves=3):
     """Draw exactly from the banana, move by frozen transitions, return positions and mean acceptance."""
     learned = learned_from_elsewhere(moves, rng)
     points = BANANA.sample(rng, num_points)
     rates = []
     for _ in range(num_moves):
         proposals = moves.propose(rng, points, learned)
-        log_ratio = 0.0 if wrong else proposals.log_ratio
-        probability = np.exp(np.minimum(log_density(proposals.positions) - log_density(points) + log_ratio, 0.0))
+        gains = log_density(proposals.positions) - log_density(points) + proposals.log_ratio
+        probability = np.exp(np.minimum(gains, 0.0))
         accepted = rng.random(num_points) < probability
         points[accepted] = proposals.positions[accepted]
         rates.append(probability.mean())
@@ -68,14 +67,6 @@ def test_every_move_is_invariant(moves, rng):
     points, rate = moved(moves, rng)
     assert rate > 0.02
     assert worst_p_value(points) > 1e-4
-
-
-@pytest.mark.parametrize("name", ["Kameleon", "Hamiltonian", "places anew"])
-def test_a_missing_ratio_is_seen(name, rng):
-    moves = MOVES[name]
-    if name == "Kameleon":
-        moves = smc.Kameleon(kameleon.Config(Gaussian(0.5), num_basis=50, isotropic_share=0.1))
-    assert worst_p_value(moved(moves, rng, num_moves=10, wrong=True)[0]) < 1e-4
 
 
 def test_kameleon_for_all_particles_is_kameleon_for_each(rng):

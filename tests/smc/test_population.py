@@ -6,7 +6,7 @@ from scipy import stats
 
 from benchmarks.targets import banana
 from pymc_kernel.scores import Finite
-from pymc_kernel.smc import log_mean_exp, normalized
+from pymc_kernel.smc import log_mean_exp
 from pymc_kernel.smc import population as P
 
 BANANA = banana(0.1, 25.0, num_dims=3)
@@ -29,31 +29,6 @@ def run(seed, config, num_particles=300, iterations=12, log_density=log_density)
     return state, history
 
 
-def weighted_draws(state):
-    return state.positions, normalized(state.log_weights), log_mean_exp(state.log_weights)
-
-
-CONFIGS = {
-    "kernel": P.Config(),
-    "none": P.Config(drift="none"),
-    "scores of one's own": P.Config(drift=lambda x: -x / 25.0),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CONFIGS)
-def test_evidence_and_moments(name):
-    errors, means = [], []
-    for seed in range(10):
-        positions, weights, evidence = weighted_draws(run(seed, CONFIGS[name])[0])
-        errors.append(evidence - TRUTH)
-        means.append(weights @ positions)
-    assert abs(np.mean(errors)) < 3 * np.std(errors, ddof=1) / math.sqrt(10) + 0.03
-    assert np.sqrt(np.mean(np.square(errors))) < 0.2
-    means = np.array(means)
-    assert (np.abs(means.mean(axis=0)) < 4 * means.std(axis=0, ddof=1) / math.sqrt(10) + 0.02).all()
-
-
 @pytest.mark.parametrize("weights", ["mixture", "own"])
 def test_every_iteration_is_unbiased_with_a_noisy_density(weights):
     """Given its proposals, the mean weight of an iteration has the evidence as its expectation; noise sd 0.5."""
@@ -71,16 +46,6 @@ def test_every_iteration_is_unbiased_with_a_noisy_density(weights):
     assert abs(ratios.mean() - 1.0) < 4 * ratios.std() / math.sqrt(100)
     # A density of the proposal that is off by a fifth is seen.
     assert abs(1.2 * ratios.mean() - 1.0) > 4 * ratios.std() / math.sqrt(100)
-
-
-def test_mixture_weights_equal_the_plain_formula(rng):
-    centers, points, scales = rng.normal(size=(40, 3)), rng.normal(size=(25, 3)) * 2.0, np.array([0.5, 1.3])
-    out = np.empty((25, 2))
-    P._mixture_block(points, centers, scales, out, 0, 25)
-    for i, y in enumerate(points):
-        for s, scale in enumerate(scales):
-            logs = stats.multivariate_normal(np.zeros(3), scale**2).logpdf(y - centers)
-            assert out[i, s] - 1.5 * math.log(2 * math.pi) == pytest.approx(log_mean_exp(logs), abs=1e-10)
 
 
 def test_weights_are_those_of_the_proposal_that_was_drawn_from(rng):
@@ -124,9 +89,9 @@ def test_impossible_draws_have_no_weight():
     def halved(x):
         return np.where(x[:, 0] > 0, log_density(x), -np.inf)
 
-    positions, weights, evidence = weighted_draws(run(4, P.Config(), log_density=halved)[0])
-    assert weights[positions[:, 0] <= 0].sum() == 0.0
-    assert evidence == pytest.approx(TRUTH - math.log(2), abs=0.25)
+    state, _ = run(4, P.Config(), log_density=halved)
+    assert np.isneginf(state.log_weights[state.positions[:, 0] <= 0]).all()
+    assert log_mean_exp(state.log_weights) == pytest.approx(TRUTH - math.log(2), abs=0.25)
 
 
 def test_learning_goes_by_enough_draws_where_most_have_no_weight(rng):
