@@ -109,12 +109,10 @@ def sample_pmc(
     check_whole(least=10, draws=draws)
     check_whole(least=2, iterations=iterations)
     check_whole(chains=chains)
-    if drift not in ("kernel", "none"):
-        raise ValueError(f'drift must be "kernel" or "none", got {drift!r}.')
-    model = pm.modelcontext(model)
-    density = compile_particle_density(model, "sample_pmc", compile_kwargs)
     settings = {} if surrogate is None else {"surrogate": surrogate}
     config = population.Config(drift=drift, drift_size=drift_size, weights=weights, **settings)
+    model = pm.modelcontext(model)
+    density = compile_particle_density(model, "sample_pmc", compile_kwargs)
     results = []
     with one_blas_thread, progress_bar("Population Monte Carlo", chains * iterations, progressbar) as advance:
         for rng in np.random.default_rng(random_seed).spawn(chains):
@@ -150,11 +148,6 @@ def _one_chain(model, density, config, draws, iterations, start, rng, advance):
                 f"scale; got shape {positions.shape}."
             )
         log_weights = np.zeros(draws)
-    if not (log_weights > -np.inf).any():
-        raise ValueError(
-            f"the likelihood is zero at all {draws} draws of the prior: take more particles, or give start= nearer to "
-            "the data."
-        )
     state = population.init(rng, positions, log_weights)
     history = []
     try:
