@@ -135,11 +135,12 @@ class Kernel:
         x = as_points(x, "x")
         return x, x if y is None else as_points(y, "y", num_dims=x.shape[1])
 
-    def _need_smoothness(self, order: int, what: str):
+    def need_smoothness(self, order: int, what: str) -> None:
+        """Raise ``NotDifferentiableError`` where fewer derivatives of the profile than ``order`` are finite at zero."""
         if self.smoothness < order:
             raise NotDifferentiableError(
                 f"{type(self).__name__} is not smooth enough at zero distance for {what}; "
-                "use Gaussian, InverseMultiquadric, RationalQuadratic or Matern52."
+                "use Gaussian, RationalQuadratic or InverseMultiquadric."
             )
 
     def profile_matrix(self, x, y, order) -> np.ndarray:
@@ -157,7 +158,7 @@ class RadialKernel(Kernel):
 
     def gradient(self, x, y=None) -> np.ndarray:
         """Return 2 phi'(s) (x_i - y_j) / l^2, shape (n, m, d)."""
-        self._need_smoothness(1, "a gradient")
+        self.need_smoothness(1, "a gradient")
         x, y = self._pair(x, y)
         inverse = self.inverse_length_scale(x.shape[1])
         first = self.profile_matrix(x, y, 1)

@@ -204,8 +204,7 @@ def random_fourier_features(
     """
     if not isinstance(kernel, RadialKernel):
         raise TypeError(f"only radial kernels have a spectral density, got {type(kernel).__name__}.")
-    if num_features < 1:
-        raise ValueError(f"num_features must be at least 1, got {num_features}.")
+    check_whole(num_features=num_features)
     inverse = kernel.inverse_length_scale(num_dims)
     frequencies = kernel.sample_frequencies(num_features, num_dims, rng) * inverse
     return RandomFourierFeatures(frequencies, rng.uniform(0.0, 2.0 * np.pi, size=num_features))
