@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from pymc_kernel.kernels import profiles
-from pymc_kernel.kernels.base import DotProductKernel, Kernel, RadialKernel
+from pymc_kernel.kernels.base import DotProductKernel, RadialKernel
 from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
@@ -328,6 +328,3 @@ class FeatureKernel:
     def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
         """Return itself: there is nothing to learn."""
         return self
-
-
-AnyKernel = Kernel | Sum | Product | FeatureKernel

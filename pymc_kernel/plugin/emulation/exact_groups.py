@@ -132,7 +132,6 @@ class EmulatedGroups(ArrayStepShared):
     """
 
     name = "emulated_groups"
-    keeps_estimates = True
     default_blocked = True
     _state_class = _State
     stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
