@@ -15,6 +15,8 @@ from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
+_DOT_ROWS = 1024  # of a Gram matrix that are in memory at a time
+
 
 def _within_range(values):
     """Return the values; an error where they are too large for floating point."""
@@ -101,7 +103,7 @@ class Kernel:
         raise NotImplementedError
 
     @one_blas_thread
-    def dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
+    def dot(self, x, weights, y=None) -> np.ndarray:
         """Return k(x, y) @ weights without ever holding the n x m matrix.
 
         Parameters
@@ -109,8 +111,10 @@ class Kernel:
         x, y : array_like (n, d), (m, d)
             ``y`` defaults to ``x``.
         weights : array_like (m,) or (m, p)
-        block_size : int
-            Rows at a time; memory is O(block_size m).
+
+        Notes
+        -----
+        1024 rows of the matrix are in memory at a time.
         """
         x, y = self._pair(x, y)
         weights = as_numbers(weights, "weights")
@@ -120,8 +124,8 @@ class Kernel:
             raise ValueError("weights must be finite.")
         out = np.empty((x.shape[0], *weights.shape[1:]))
         with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, x.shape[0], block_size):
-                rows = slice(start, start + block_size)
+            for start in range(0, x.shape[0], _DOT_ROWS):
+                rows = slice(start, start + _DOT_ROWS)
                 out[rows] = self.profile_matrix(x[rows], y, 0) @ weights
         return _within_range(out)
 

@@ -3,6 +3,7 @@
 What is made of others has values only, which is all that kernel means need.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -238,10 +239,7 @@ class Sum:
 
     def __call__(self, x, y=None) -> np.ndarray:
         """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
-        first, *rest = (s * k(x, y) for k, s in zip(self.kernels, self.scales, strict=True))
-        for matrix in rest:
-            first = first + matrix
-        return first
+        return sum(s * k(x, y) for k, s in zip(self.kernels, self.scales, strict=True))
 
     def diagonal(self, x) -> np.ndarray:
         """Return k(x_i, x_i), shape (n,)."""
@@ -286,10 +284,7 @@ class Product:
     def __call__(self, x, y=None) -> np.ndarray:
         """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
         others = [None] * len(self.kernels) if y is None else self._parts(y)
-        first, *rest = (k(a, b) for k, a, b in zip(self.kernels, self._parts(x), others, strict=True))
-        for matrix in rest:
-            first = first * matrix
-        return first
+        return math.prod(k(a, b) for k, a, b in zip(self.kernels, self._parts(x), others, strict=True))
 
     def diagonal(self, x) -> np.ndarray:
         """Return k(x_i, x_i), shape (n,)."""
