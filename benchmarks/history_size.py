@@ -12,10 +12,11 @@ import numpy as np
 
 from benchmarks import harness, measures
 from benchmarks.targets import banana
+from benchmarks.trajectories import leapfrog
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kameleon as ka
-from pymc_kernel.mcmc.surrogate_fit import LearningData, learn, tuned
-from pymc_kernel.mcmc.trajectory import leapfrog, vary_step_size
+from pymc_kernel.mcmc.surrogate_fit import learn, tuned
+from pymc_kernel.mcmc.trajectory import vary_step_size
 from pymc_kernel.scores import Finite, Lite
 
 TUNE, BURN_IN, DRAW = 2000, 200, 2000
@@ -35,7 +36,7 @@ def by_learned_gradient(rng, num_points, estimator):
     """Return draws and acceptance rate of one chain along a surrogate of exact draws; one move in ten is a walk."""
     points = TARGET.sample(rng, num_points)
     shape = points.mean(axis=0), np.linalg.cholesky(np.cov(points.T))
-    learned = learn(rng, estimator, LearningData(points, points, np.zeros(num_points), False), shape)
+    learned = learn(rng, estimator, points, points, np.zeros(num_points), shape)
     fit = tuned(rng, learned, shape, points, LONGEST)
     place, draws, accepted = TARGET.sample(rng, 1)[0], [], []
     for _ in range(BURN_IN + DRAW):

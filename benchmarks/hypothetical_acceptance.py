@@ -9,9 +9,9 @@ import numpy as np
 
 from benchmarks import harness
 from benchmarks.targets import correlated_gaussian, gamma_gaussian
+from benchmarks.trajectories import leapfrog
 from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
-from pymc_kernel.mcmc.trajectory import leapfrog
 
 STEP_SIZE, LONGEST, TRIALS = 0.1, 10, 100
 NOTE = (

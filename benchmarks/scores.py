@@ -7,9 +7,9 @@ formulas down first. Both run in the same process, in turn; medians of repeats.
 import numpy as np
 
 from benchmarks import harness, measures
+from benchmarks.trajectories import leapfrog
 from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
-from pymc_kernel.mcmc.trajectory import leapfrog
 from pymc_kernel.scores.expansion import rows_value_and_score
 
 NUM_DIMS = 8

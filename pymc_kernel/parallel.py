@@ -19,6 +19,8 @@ from itertools import pairwise
 
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
+_MIN_WORK = 2e5  # inner operations, below which starting threads costs more than it saves
+
 
 @cache
 def _blas_libraries() -> tuple[list, list]:
@@ -29,10 +31,8 @@ def _blas_libraries() -> tuple[list, list]:
     import scipy.linalg  # noqa: F401 (it has its own BLAS, which is found only once loaded)
 
     libraries = ThreadpoolController().select(user_api="blas").lib_controllers
-    own = [getattr(library, "threading_layer", None) == "openmp" for library in libraries]
-    return [b for b, o in zip(libraries, own, strict=True) if not o], [
-        b for b, o in zip(libraries, own, strict=True) if o
-    ]
+    own = [library for library in libraries if getattr(library, "threading_layer", None) == "openmp"]
+    return [library for library in libraries if library not in own], own
 
 
 class _OneBlasThread(ContextDecorator):
@@ -122,9 +122,7 @@ def num_threads() -> int:
     return os.cpu_count() or 1
 
 
-def over_row_blocks(
-    function: Callable[[int, int], None], num_rows: int, work_per_row: float, min_work: float = 2e5
-) -> None:
+def over_row_blocks(function: Callable[[int, int], None], num_rows: int, work_per_row: float) -> None:
     """Call ``function(start, stop)`` so that the blocks cover ``range(num_rows)`` once.
 
     Parameters
@@ -134,12 +132,10 @@ def over_row_blocks(
     num_rows
         Rows in all.
     work_per_row
-        Rough number of inner operations a row; below ``min_work`` in all, everything runs in this thread.
-    min_work
-        Work below which starting threads costs more than it saves.
+        Rough number of inner operations a row; below 200,000 in all, everything runs in this thread.
     """
     threads = min(num_threads(), num_rows)
-    if threads <= 1 or num_rows * work_per_row < min_work:
+    if threads <= 1 or num_rows * work_per_row < _MIN_WORK:
         function(0, num_rows)
         return
     # Four blocks a thread even out rows of unequal cost without making the blocks small.

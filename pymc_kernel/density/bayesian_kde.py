@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_kernel.density.fitted_kde import FittedKDE, checked_data, without_ties
 from pymc_kernel.density.sites import STRUCTURES, Likelihood, precision_prior, propagate, start_at_rule_of_thumb
-from pymc_kernel.kernels.points import check_whole
+from pymc_kernel.kernels.points import check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
 _PRIOR_RATE = 0.1  # of a gamma distribution with shape 1, for data of unit variance
@@ -57,8 +57,7 @@ class BayesianKDE:
     def __post_init__(self):
         if self.structure not in (*STRUCTURES, "auto"):
             raise ValueError(f'structure must be "auto", {", ".join(map(repr, STRUCTURES))}, got {self.structure!r}.')
-        if self.prior_shape is not None and not (np.isfinite(self.prior_shape) and self.prior_shape > 0):
-            raise ValueError(f"prior_shape must be a positive number, got {self.prior_shape!r}.")
+        check_between("prior_shape", high=np.inf, prior_shape=self.prior_shape)
         if self.prior_shape is not None and self.structure == "auto":
             raise ValueError('prior_shape has a different meaning for each structure: name one instead of "auto".')
         check_whole(max_sweeps=self.max_sweeps)

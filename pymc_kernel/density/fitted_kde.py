@@ -165,10 +165,6 @@ class FittedKDE:
             return normal_mixture(x, self.centers, self.precision)
         return student_mixture(x, self.centers, self.posterior)
 
-    def sample_precision(self, size: int, rng=None) -> np.ndarray:
-        """Return draws of the precision from the posterior, (size, d, d)."""
-        return self.posterior.sample(np.random.default_rng(rng), size)
-
     @one_blas_thread
     def interval(self, x, probability: float = 0.9, *, size: int = 200, rng=None) -> np.ndarray:
         """Return the band of the density at ``x`` (m, d) under the posterior of the bandwidth, shape (2, m).
@@ -178,7 +174,8 @@ class FittedKDE:
         """
         check_between(probability=probability)
         x = as_points(x, "x", num_dims=self.centers.shape[1])
-        levels = [normal_mixture(x, self.centers, precision) for precision in self.sample_precision(size, rng)]
+        draws = self.posterior.sample(np.random.default_rng(rng), size)
+        levels = [normal_mixture(x, self.centers, precision) for precision in draws]
         # Quantiles between two places without density are not to be the difference of infinities.
         levels = np.maximum(levels, _LOG_OF_ZERO)
         return np.exp(np.quantile(levels, [0.5 - 0.5 * probability, 0.5 + 0.5 * probability], axis=0))

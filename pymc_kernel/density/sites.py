@@ -116,7 +116,6 @@ class Propagation(NamedTuple):
     sites: Sites
     log_evidence: float
     num_sweeps: int
-    num_repairs: int  # site updates that were left out
     repaired_share: float  # of the sites, in the last sweep
     converged: bool
 
@@ -169,11 +168,10 @@ def propagate(
     ``posterior`` is where it begins: the prior times the ``sites`` of the likelihood's points, and others that stay as
     they are and have the log constants ``fixed_log``.
     """
-    sites, num_repairs, converged = sites.copy(), 0, False
+    sites, converged = sites.copy(), False
     evidence, size = -math.inf, -math.inf
     for sweep in range(max_sweeps):
         posterior, repairs = _sweep(posterior, sites, likelihood, 1.0 if sweep < _DAMPED_AFTER else 0.5)
-        num_repairs += repairs
         new_size, new_evidence = posterior.concentration(), _log_evidence(prior, posterior, sites, fixed_log)
         converged = bool(abs(new_size - size) < _TOLERANCE and abs(new_evidence - evidence) < _TOLERANCE)
         if converged:
@@ -183,7 +181,7 @@ def propagate(
     posterior, _ = _sweep(posterior, sites, likelihood, 0.0)
     evidence = _log_evidence(prior, posterior, sites, fixed_log)
     share = repairs / len(likelihood.points)
-    return Propagation(posterior, sites, evidence, sweep + 1, num_repairs, share, converged)
+    return Propagation(posterior, sites, evidence, sweep + 1, share, converged)
 
 
 def _sweep(posterior, sites, likelihood, damping):

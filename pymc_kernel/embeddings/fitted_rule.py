@@ -11,7 +11,7 @@ from pymc_kernel.embeddings.inputs import median_scales, resolved, robust_scales
 from pymc_kernel.embeddings.kernel_mean import KernelMean, resample, smoothed_draws
 from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize, folds
 from pymc_kernel.kernels import Gaussian, Linear, Sum
-from pymc_kernel.kernels.points import as_points
+from pymc_kernel.kernels.points import as_points, check_between
 from pymc_kernel.parallel import one_blas_thread
 
 _MAX_SCALED_DISTANCE = 10.0  # robust z-scores at which observations are clipped for the default kernel
@@ -184,8 +184,7 @@ class FittedRule:
     @one_blas_thread
     def interval(self, observed, probability: float = 0.94) -> np.ndarray:
         """Return central marginal intervals (m, p, 2) for ``observed`` (m, q)."""
-        if not 0.0 < probability < 1.0:
-            raise ValueError(f"probability must be in (0, 1), got {probability!r}.")
+        check_between(probability=probability)
         return np.stack([posterior.interval(probability) for posterior in self.posteriors(observed)])
 
     @one_blas_thread

@@ -15,6 +15,8 @@ from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
+_DOT_ROWS = 1024  # of a Gram matrix that are in memory at a time
+
 
 def _within_range(values):
     """Return the values; an error where they are too large for floating point."""
@@ -101,7 +103,7 @@ class Kernel:
         raise NotImplementedError
 
     @one_blas_thread
-    def dot(self, x, weights, y=None, block_size: int = 1024) -> np.ndarray:
+    def dot(self, x, weights, y=None) -> np.ndarray:
         """Return k(x, y) @ weights without ever holding the n x m matrix.
 
         Parameters
@@ -109,8 +111,10 @@ class Kernel:
         x, y : array_like (n, d), (m, d)
             ``y`` defaults to ``x``.
         weights : array_like (m,) or (m, p)
-        block_size : int
-            Rows at a time; memory is O(block_size m).
+
+        Notes
+        -----
+        1024 rows of the matrix are in memory at a time.
         """
         x, y = self._pair(x, y)
         weights = as_numbers(weights, "weights")
@@ -120,8 +124,8 @@ class Kernel:
             raise ValueError("weights must be finite.")
         out = np.empty((x.shape[0], *weights.shape[1:]))
         with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, x.shape[0], block_size):
-                rows = slice(start, start + block_size)
+            for start in range(0, x.shape[0], _DOT_ROWS):
+                rows = slice(start, start + _DOT_ROWS)
                 out[rows] = self.profile_matrix(x[rows], y, 0) @ weights
         return _within_range(out)
 
@@ -135,11 +139,12 @@ class Kernel:
         x = as_points(x, "x")
         return x, x if y is None else as_points(y, "y", num_dims=x.shape[1])
 
-    def _need_smoothness(self, order: int, what: str):
+    def need_smoothness(self, order: int, what: str) -> None:
+        """Raise ``NotDifferentiableError`` where fewer derivatives of the profile than ``order`` are finite at zero."""
         if self.smoothness < order:
             raise NotDifferentiableError(
                 f"{type(self).__name__} is not smooth enough at zero distance for {what}; "
-                "use Gaussian, InverseMultiquadric, RationalQuadratic or Matern52."
+                "use Gaussian, RationalQuadratic or InverseMultiquadric."
             )
 
     def profile_matrix(self, x, y, order) -> np.ndarray:
@@ -157,7 +162,7 @@ class RadialKernel(Kernel):
 
     def gradient(self, x, y=None) -> np.ndarray:
         """Return 2 phi'(s) (x_i - y_j) / l^2, shape (n, m, d)."""
-        self._need_smoothness(1, "a gradient")
+        self.need_smoothness(1, "a gradient")
         x, y = self._pair(x, y)
         inverse = self.inverse_length_scale(x.shape[1])
         first = self.profile_matrix(x, y, 1)

@@ -3,6 +3,7 @@
 What is made of others has values only, which is all that kernel means need.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -11,7 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from pymc_kernel.kernels import profiles
-from pymc_kernel.kernels.base import DotProductKernel, Kernel, RadialKernel
+from pymc_kernel.kernels.base import DotProductKernel, RadialKernel
 from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
@@ -204,8 +205,7 @@ def random_fourier_features(
     """
     if not isinstance(kernel, RadialKernel):
         raise TypeError(f"only radial kernels have a spectral density, got {type(kernel).__name__}.")
-    if num_features < 1:
-        raise ValueError(f"num_features must be at least 1, got {num_features}.")
+    check_whole(num_features=num_features)
     inverse = kernel.inverse_length_scale(num_dims)
     frequencies = kernel.sample_frequencies(num_features, num_dims, rng) * inverse
     return RandomFourierFeatures(frequencies, rng.uniform(0.0, 2.0 * np.pi, size=num_features))
@@ -239,10 +239,7 @@ class Sum:
 
     def __call__(self, x, y=None) -> np.ndarray:
         """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
-        first, *rest = (s * k(x, y) for k, s in zip(self.kernels, self.scales, strict=True))
-        for matrix in rest:
-            first = first + matrix
-        return first
+        return sum(s * k(x, y) for k, s in zip(self.kernels, self.scales, strict=True))
 
     def diagonal(self, x) -> np.ndarray:
         """Return k(x_i, x_i), shape (n,)."""
@@ -287,10 +284,7 @@ class Product:
     def __call__(self, x, y=None) -> np.ndarray:
         """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
         others = [None] * len(self.kernels) if y is None else self._parts(y)
-        first, *rest = (k(a, b) for k, a, b in zip(self.kernels, self._parts(x), others, strict=True))
-        for matrix in rest:
-            first = first * matrix
-        return first
+        return math.prod(k(a, b) for k, a, b in zip(self.kernels, self._parts(x), others, strict=True))
 
     def diagonal(self, x) -> np.ndarray:
         """Return k(x_i, x_i), shape (n,)."""
@@ -329,6 +323,3 @@ class FeatureKernel:
     def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
         """Return itself: there is nothing to learn."""
         return self
-
-
-AnyKernel = Kernel | Sum | Product | FeatureKernel

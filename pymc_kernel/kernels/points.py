@@ -9,15 +9,10 @@ MAD_TO_SD = 1.4826  # standard deviation of a normal distribution over its media
 _SMALLEST, _LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floating-point numbers still
 
 
-def is_number(value, low: float, high: float) -> bool:
-    """Return whether ``value`` is a real number between the bounds, which are left out."""
-    return isinstance(value, Real) and low < value < high
-
-
 def check_between(*optional: str, high: float = 1.0, **numbers) -> None:
     """Raise where a named number does not lie between zero and ``high``; None is one for ``optional`` names."""
     for name, value in numbers.items():
-        if not (value is None and name in optional) and not is_number(value, 0.0, high):
+        if not (value is None and name in optional) and not (isinstance(value, Real) and 0.0 < value < high):
             where = "be a positive number" if high == np.inf else f"lie between 0 and {high:g}"
             raise ValueError(f"{name} must {where}, got {value!r}.")
 

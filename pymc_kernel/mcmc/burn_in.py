@@ -19,13 +19,8 @@ class Arrival(NamedTuple):
     """What a chain knows during burn-in, besides the scale of its walk."""
 
     num_dims: int
-    levels: tuple[float, ...]  # log densities of the latest draws
-    num_moves: int  # of the walk
-
-
-def depart(num_dims: int) -> Arrival:
-    """Return the burn-in state at the start of a chain."""
-    return Arrival(num_dims, (), 0)
+    levels: tuple[float, ...] = ()  # log densities of the latest draws
+    num_moves: int = 0  # of the walk
 
 
 def learn_scale(arrival: Arrival, log_scale: float, accept_error: float, noisy: bool) -> tuple[Arrival, float]:

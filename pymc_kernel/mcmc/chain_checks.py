@@ -160,8 +160,10 @@ def open_ends(
         shifted = beyond_end(rng, draws, j, sign, share, size)
         if shifted is None:
             return 0.0, np.nan
-        values = np.array([log_density(place) for place in shifted.places])
-        return shifted_ratio(values, log_densities[shifted.rows]), shifted.end
+        end, rows, places = shifted
+        values = np.array([log_density(place) for place in places])
+        # Each ratio cut off at one: a lower bound of that of the marginal density.
+        return float(np.exp(np.minimum(values - log_densities[rows], 0.0)).mean()), end
 
     found = []
     for j in np.argsort(jumps)[:NUM_COORDINATES]:
@@ -175,19 +177,13 @@ def open_ends(
     return found
 
 
-class ShiftedDraws(NamedTuple):
-    """Draws near one end of a coordinate, shifted outward by the mean excess there."""
+def beyond_end(
+    rng, draws: np.ndarray, coordinate: int, sign: int, share: float, size: int
+) -> tuple[float, np.ndarray, np.ndarray] | None:
+    """Return the quantile at an end, which ``size`` draws beyond it are shifted outward (k,), and to where (k, d).
 
-    end: float  # the quantile beyond which the draws are
-    rows: np.ndarray  # (k,), which draws
-    places: np.ndarray  # (k, d), where they are shifted to
-
-
-def beyond_end(rng, draws: np.ndarray, coordinate: int, sign: int, share: float, size: int) -> ShiftedDraws | None:
-    """Return ``size`` draws near an end, shifted outward along a path; None where there is no end to judge.
-
-    The path is a quadratic through a share of the draws (n, d) from the end on: the upper one with a ``sign`` of 1, the
-    lower one with -1.
+    By the mean excess there, along a path: a quadratic through a share of the draws (n, d) from the end on, the upper
+    one with a ``sign`` of 1, the lower one with -1. None where there is no end to judge.
     """
     num_end = int(_END * len(draws))
     along = draws[:, coordinate]
@@ -200,12 +196,7 @@ def beyond_end(rng, draws: np.ndarray, coordinate: int, sign: int, share: float,
     near, chosen = order[: int(share * len(draws))], rng.choice(end, size)
     path = np.linalg.lstsq(np.vander(t[near], 3, increasing=True), draws[near])[0]
     shift = path[1] + np.outer((t[chosen] + 1.0) ** 2 - t[chosen] ** 2, path[2])
-    return ShiftedDraws(float(along[end[-1]]), chosen, draws[chosen] + shift)
-
-
-def shifted_ratio(log_densities_there: np.ndarray, log_densities: np.ndarray) -> float:
-    """Return the mean ratio of densities (k,), each cut off at one: a lower bound of that of the marginal density."""
-    return float(np.exp(np.minimum(log_densities_there - log_densities, 0.0)).mean())
+    return float(along[end[-1]]), chosen, draws[chosen] + shift
 
 
 # -- points as likely as the draws that no chain came near ------------------------------------------------

@@ -21,7 +21,6 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.kernels.points import check_between, check_whole
 from pymc_kernel.linalg import mean_and_factor
@@ -95,11 +94,7 @@ class Config:
             object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be one of pymc_kernel.kernels, got {type(self.kernel).__name__}.")
-        if self.kernel.smoothness < 1:
-            raise NotDifferentiableError(
-                f"{type(self.kernel).__name__} has no gradient at zero distance; use Gaussian, RationalQuadratic, "
-                "InverseMultiquadric, Matern32 or Matern52."
-            )
+        self.kernel.need_smoothness(1, "a gradient")
         check_whole(least=2, num_basis=self.num_basis)
         check_between(isotropic_share=self.isotropic_share)
         check_between("gamma", "scale", high=math.inf, gamma=self.gamma, scale=self.scale)

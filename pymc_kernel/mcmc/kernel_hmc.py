@@ -133,7 +133,7 @@ def init(position, log_density: float, config: Config) -> State:
     d = position.size
     first = walk.init(position, log_density, walk.Config(covariance=config.covariance, noisy=config.noisy))
     evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
-    visited, arrival = empty_history(_NUM_VISITED, d), burn_in.depart(d)
+    visited, arrival = empty_history(_NUM_VISITED, d), burn_in.Arrival(d)
     return State(position, log_density, first, evaluated, visited, arrival, np.zeros(2))
 
 
@@ -298,7 +298,7 @@ def finish(state: State, config: Config) -> State:
     if state.worth[1] < state.worth[0]:
         state = state._replace(walk_share=1.0)
     d = state.position.size
-    settled = state.walk._replace(noise=noise.settled(state.walk.noise))
+    settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))
     return state._replace(evaluated=empty_history(0, d + 1), walk=settled, is_weighed=not config.noisy)
 
 

@@ -64,11 +64,6 @@ def probe(known: Noise, iteration: int, kept: float, again: float) -> Noise:
     return Noise(True, ceiling, optimal_target(ceiling), known.num_probes + 1, following)
 
 
-def settled(known: Noise) -> Noise:
-    """Return the state with no more probes to come: for the end of the adaptation."""
-    return known._replace(next_probe=math.inf)
-
-
 def variance_of(ceiling: float) -> float:
     """Return the variance v of log-normal noise with this ceiling 2 Phi(-sqrt(v / 2)) in (0, 1]."""
     return 2.0 * NormalDist().inv_cdf(0.5 * max(ceiling, _LOWEST_CEILING)) ** 2

@@ -28,15 +28,6 @@ type Shape = tuple[np.ndarray, np.ndarray]
 """Mean (d,) and lower factor (d, d) of the covariance of draws."""
 
 
-class LearningData(NamedTuple):
-    """The data that a surrogate can be learned from."""
-
-    draws: np.ndarray  # (n, d), from the bulk: estimators that match scores learn from them
-    places: np.ndarray  # (m, d), wherever the density has been evaluated: regression on values learns from them
-    values: np.ndarray  # (m,), log densities there
-    is_noisy: bool  # whether they are estimates
-
-
 class Learned(NamedTuple):
     """A surrogate, and what the next fit begins with."""
 
@@ -92,23 +83,25 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
 
 @one_blas_thread
 def learn(
-    rng, estimator, evaluations: LearningData, shape: Shape, previous: Learned | None = None, search: bool = True
-) -> Learned | None:
-    """Return a surrogate fitted to the evaluations or draws, or None where the fit fails.
+    rng, estimator, draws: np.ndarray, places: np.ndarray, values: np.ndarray, shape: Shape,
+    previous: Learned | None = None, *, search: bool = True, noisy: bool = False,
+) -> Learned | None:  # fmt: skip
+    """Return a surrogate fitted to evaluations or draws, or None where the fit fails.
 
-    The estimator, of ``pymc_kernel.scores``, works in coordinates of a shape: mean (d,) and lower factor (d, d) of the
-    covariance of the draws. Without a full ``search`` its settings are sought from the ``previous`` ones on.
+    The estimator, of ``pymc_kernel.scores``, learns from draws (n, d) of the bulk, or from values (m,) of the log
+    density, estimates where ``noisy``, at places (m, d). It works in coordinates of a shape: mean (d,) and lower factor
+    (d, d) of the covariance of the draws. Without a full ``search`` its settings are sought from the ``previous`` ones
+    on.
     """
     mean, factor = shape
     try:
         if estimator.learns_from == "values":
             start = None if previous is None else previous.surrogate.hyperparameters
-            places, values, is_noisy = evaluations[1:]
             surrogate = estimator.fit(
-                places, values, rng, mean=mean, factor=factor, start=start, search=search, noisy=is_noisy,
+                places, values, rng, mean=mean, factor=factor, start=start, search=search, noisy=noisy,
             )  # fmt: skip
             return Learned(surrogate, estimator, surrogate.error)
-        whitened = whiten(evaluations.draws, mean, factor)
+        whitened = whiten(draws, mean, factor)
         quality = math.nan
         if search or previous is None:
             chosen = cross_validate(estimator, whitened[:: -(-len(whitened) // _VALIDATION)], rng=rng)
@@ -187,8 +180,10 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     draws, shape = bulk_of(states), _recent_shape(states)
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
-    evaluations = LearningData(draws, rows[:, :-1], rows[:, -1], config.noisy)
-    learned = learn(rng, config.surrogate, evaluations, shape, previous and previous.learned, search)
+    learned = learn(
+        rng, config.surrogate, draws, rows[:, :-1], rows[:, -1], shape, previous and previous.learned,
+        search=search, noisy=config.noisy,
+    )  # fmt: skip
     if learned is None:
         return None
     return tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)._replace(shape=shape)

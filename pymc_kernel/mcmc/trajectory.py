@@ -79,14 +79,6 @@ def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, start,
         values[j] = value
 
 
-def leapfrog(position, momentum, step_size, num_steps, expansion):
-    """Return the end (position, momentum) of a trajectory along the surrogate, and its surrogate value."""
-    momenta = np.array(momentum, dtype=float)[None, None]
-    always, steps, sizes = np.array([[-1.0]]), np.array([[num_steps]]), np.array([[float(step_size)]])
-    end, value, _, last = surrogate_chains(np.asarray(position)[None], momenta, always, steps, sizes, expansion)
-    return end[0], last[0], float(value[0])
-
-
 def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansion):
     """Return ends (n, d) of chains of ``length`` trajectories, surrogate values there and before, and leapfrog steps.
 

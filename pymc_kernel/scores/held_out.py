@@ -59,7 +59,7 @@ def chain_folds(num_chains: int, num_draws: int) -> np.ndarray:
     return np.tile(blocks % _NUM_FOLDS, num_chains)
 
 
-def held_out_scores(points, values, folds, estimator: Values | None = None, *, noisy: bool = False, rng=None):
+def held_out_scores(points, values, folds, *, noisy: bool = False) -> HeldOutScores:
     """Return scores at points from the log densities at others of them.
 
     Parameters
@@ -72,11 +72,8 @@ def held_out_scores(points, values, folds, estimator: Values | None = None, *, n
     folds : array_like (n,) of int
         A surrogate is fitted for each, to the points of the others: at least two. Points that coincide count to one
         fold.
-    estimator : Values, optional
     noisy : bool
         Whether the values are estimates.
-    rng : numpy.random.Generator, optional
-        For subsets; seed 0 by default.
 
     Raises
     ------
@@ -91,8 +88,7 @@ def held_out_scores(points, values, folds, estimator: Values | None = None, *, n
         )
     if not np.isfinite(values).all():
         raise ValueError(f"{int((~np.isfinite(values)).sum())} of {len(values)} values are not finite.")
-    estimator = Values() if estimator is None else estimator
-    rng = np.random.default_rng(0) if rng is None else rng
+    rng = np.random.default_rng(0)  # for subsets
     _, first, number = np.unique(points, axis=0, return_index=True, return_inverse=True)
     number = number.ravel()
     places, known, fold = points[first], values[first], folds[first]
@@ -105,7 +101,7 @@ def held_out_scores(points, values, folds, estimator: Values | None = None, *, n
     fits = {}
     for k in np.unique(fold):
         is_training = fold != k
-        fits[k] = estimator.fit(places[is_training], known[is_training], rng, noisy=noisy)
+        fits[k] = Values().fit(places[is_training], known[is_training], rng, noisy=noisy)
         scores[~is_training] = fits[k].score(places[~is_training])
         errors[~is_training] = fits[k].log_density(places[~is_training]) - known[~is_training]
         errors[~is_training] -= np.median(errors[~is_training])  # the constant of a surrogate is arbitrary

@@ -7,7 +7,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 from scipy.linalg import cho_solve
 
-from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
 from pymc_kernel.kernels.points import as_points, as_weights, check_between, check_magnitude, check_whole
 from pymc_kernel.linalg import jittered_cholesky
@@ -107,11 +106,7 @@ class ScoreMatching:
         if not isinstance(self.kernel, RadialKernel):
             given = type(self.kernel).__name__ if isinstance(self.kernel, Kernel) else repr(self.kernel)
             raise TypeError(f"score matching here needs a radial kernel of pymc_kernel.kernels, got {given}.")
-        if self.kernel.smoothness < self.smoothness:
-            raise NotDifferentiableError(
-                f"{type(self.kernel).__name__} lacks derivatives that this estimator needs; use Gaussian, "
-                "RationalQuadratic or InverseMultiquadric."
-            )
+        self.kernel.need_smoothness(self.smoothness, f"{type(self).__name__}()")
         check_between(high=math.inf, regularization=self.regularization)
         check_whole(**{name: getattr(self, name, 1) for name in ("num_basis", "num_features")})
 

@@ -141,9 +141,6 @@ class Regression:
         fill_derivatives(self.kernel.family, a, b, squared.ravel(), value, slope, curvature)
         return value.reshape(squared.shape), slope.reshape(squared.shape)
 
-    def _covariance(self, hyper, squared):
-        return self._covariance_of(hyper, _profile(self.kernel, squared))
-
     def _covariance_of(self, hyper, profile):
         covariance = hyper.radial * profile
         covariance += hyper.quadratic * self.polynomial
@@ -243,7 +240,8 @@ class Regression:
 
     def leave_one_out_error(self, hyper) -> float:
         """Return the weighted root mean square of a_i / (K^-1)_ii, weights exp(-depth / 4)."""
-        covariance = self._covariance(hyper, _squared_distances(self.whitened * hyper.inverse_length_scale))
+        squared = _squared_distances(self.whitened * hyper.inverse_length_scale)
+        covariance = self._covariance_of(hyper, _profile(self.kernel, squared))
         inverse = cho_solve((_definite(covariance), True), np.eye(self.values.size))
         residuals = (inverse @ self.values) / np.diag(inverse)
         return float(np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * np.sqrt(self.depth_squared)))))

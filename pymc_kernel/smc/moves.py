@@ -19,7 +19,6 @@ from pymc_kernel.mcmc.local_proposal import LocalPlaces, places_at, propose_all
 from pymc_kernel.mcmc.noise import check_target, target_of
 from pymc_kernel.mcmc.surrogate_fit import (
     Learned,
-    LearningData,
     SurrogateFit,
     along,
     check_surrogate_moves,
@@ -273,8 +272,10 @@ class Hamiltonian:
             learned = HamiltonianFit(shape, None, None)
         draws, coordinates = particles.positions, (shape.mean, shape.factor)
         density = evaluated.log_density(inverse_temperature)
-        data = LearningData(draws, evaluated.positions, density, self.noisy)
-        followed = learn(rng, self.surrogate, data, coordinates, learned.learned, search=learned.learned is None)
+        followed = learn(
+            rng, self.surrogate, draws, evaluated.positions, density, coordinates, learned.learned,
+            search=learned.learned is None, noisy=self.noisy,
+        )  # fmt: skip
         if followed is None:
             return learned._replace(walk=shape, fit=None)
         return HamiltonianFit(shape, tuned(rng, followed, coordinates, draws, self.max_steps), followed)

@@ -37,7 +37,7 @@ class ControlledExpectation:
 
 @one_blas_thread
 def controlled_expectation(
-    values, draws, scores, kernel=None, *, num_basis: int = 500, how: str = "whiten", weights=None, rng=None
+    values, draws, scores, kernel=None, *, num_basis: int = 500, how: str = "whiten", weights=None
 ) -> ControlledExpectation:
     """Return expectations of functions under the target, by control functionals.
 
@@ -55,8 +55,6 @@ def controlled_expectation(
     weights : array_like (n,) or (chain, draw), optional
         As of ``ksd_test``, for scores of another density q than that of the target p: q / p at the draws. Then the
         functions q / p h(., y_j) have mean zero under the target.
-    rng : numpy.random.Generator, optional
-        Unused where the kernel has its length scale; seed 0 by default.
 
     Returns
     -------
@@ -83,7 +81,7 @@ def controlled_expectation(
         raise ValueError("values must be finite.")
     if num_basis < 1:
         raise ValueError(f"num_basis must be at least 1, got {num_basis!r}.")
-    stein, _ = prepared(chains.draws, chains.scores, kernel, how, rng)
+    stein, _ = prepared(chains.draws, chains.scores, kernel, how)
     basis = np.unique(np.linspace(0, n - 1, min(n, num_basis)).astype(int))
     full = tiles.fill(stein, basis, 0, np.empty((len(basis), n))).T  # draws and basis, (n, m)
     gram = full[basis]

@@ -205,7 +205,7 @@ def test_densities_integrate_to_one_and_agree_with_draws_of_the_bandwidth(struct
     kernel = stats.multivariate_normal(np.zeros(2), fit.bandwidth)
     expected = [np.log(np.mean([kernel.pdf(p - c) for c in x])) for p in at]
     np.testing.assert_allclose(fit.log_density(at), expected, rtol=1e-9)
-    draws = fit.sample_precision(4000, rng)
+    draws = fit.posterior.sample(rng, 4000)
     np.testing.assert_allclose(draws.mean(axis=0), fit.precision, rtol=0.05, atol=0.1 * fit.precision.max())
     levels = np.array([np.exp(_mixture(at, x, p)) for p in draws])
     np.testing.assert_allclose(levels.mean(axis=0), np.exp(fit.log_density(at, averaged=True)), rtol=0.03)

@@ -9,7 +9,7 @@ from pymc_kernel.mcmc import kernel_hmc as kh
 
 
 def remembered(levels, num_dims=2):
-    arrival = burn_in.depart(num_dims)
+    arrival = burn_in.Arrival(num_dims)
     for level in levels:
         arrival = burn_in.remember(arrival, level)
     return arrival
@@ -25,7 +25,7 @@ def test_a_chain_that_rises_has_not_arrived():
 
 
 def test_a_chain_that_noise_holds_fast_keeps_its_scale():
-    arrival, log_scale = burn_in.depart(2), 0.0
+    arrival, log_scale = burn_in.Arrival(2), 0.0
     for _ in range(60):
         arrival, log_scale = burn_in.learn_scale(arrival, log_scale, -0.234, noisy=True)
     assert math.exp(log_scale) > 0.05
@@ -34,7 +34,7 @@ def test_a_chain_that_noise_holds_fast_keeps_its_scale():
 def test_the_scale_falls_at_a_speed_that_does_not_vanish():
     assert burn_in.learn_scale(burn_in.Arrival(2, (), 200), 0.0, -0.234, noisy=False)[1] == pytest.approx(-0.234 / 2.0)
     # The first steps are as quick as those of any walk.
-    assert burn_in.learn_scale(burn_in.depart(50), 0.0, -0.234, noisy=False)[1] == pytest.approx(-0.234)
+    assert burn_in.learn_scale(burn_in.Arrival(50), 0.0, -0.234, noisy=False)[1] == pytest.approx(-0.234)
 
 
 @pytest.mark.parametrize("seed", range(4))

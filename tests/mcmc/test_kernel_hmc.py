@@ -5,6 +5,7 @@ import pytest
 
 from benchmarks.measures import smallest_bulk_ess
 from benchmarks.targets import banana
+from benchmarks.trajectories import leapfrog
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import trajectory
@@ -42,9 +43,9 @@ def test_chains_on_the_surrogate_accept_by_its_energy(rng):
     for _ in range(100):
         start, momenta, uniforms = rng.standard_normal(2), rng.standard_normal((3, 2)), rng.random(3)
         lengths, sizes = rng.integers(1, 5, size=3), rng.uniform(1.0, 2.5, size=3)
-        there, value = start, trajectory.leapfrog(start, momenta[0], 0.0, 1, expansion)[2]
+        there, value = start, leapfrog(start, momenta[0], 0.0, 1, expansion)[2]
         for t in range(3):
-            end, momentum, new = trajectory.leapfrog(there, momenta[t], sizes[t], lengths[t], expansion)
+            end, momentum, new = leapfrog(there, momenta[t], sizes[t], lengths[t], expansion)
             gain = new - value - 0.5 * momentum @ momentum + 0.5 * momenta[t] @ momenta[t]
             accepted.append(uniforms[t] < math.exp(min(gain, 0.0)))
             if accepted[-1]:

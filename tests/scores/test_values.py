@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from benchmarks.targets import banana
+from benchmarks.trajectories import leapfrog
 from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import trajectory
@@ -165,14 +166,14 @@ def test_scaling(expansion, rng):
 
 def test_leapfrog_is_reversible_and_preserves_volume(expansion, rng):
     q, p = rng.normal(size=3) + 2, rng.normal(size=3)
-    there, momentum, value = trajectory.leapfrog(q, p, 0.05, 12, expansion)
-    back, turned, _ = trajectory.leapfrog(there, -momentum, 0.05, 12, expansion)
+    there, momentum, value = leapfrog(q, p, 0.05, 12, expansion)
+    back, turned, _ = leapfrog(there, -momentum, 0.05, 12, expansion)
     np.testing.assert_allclose(back, q, atol=1e-9)
     np.testing.assert_allclose(-turned, p, atol=1e-9)
     assert value == pytest.approx(value_and_score(there, expansion, np.empty(3)))
 
     def whole(state):
-        end = trajectory.leapfrog(state[:3], state[3:], 0.05, 12, expansion)
+        end = leapfrog(state[:3], state[3:], 0.05, 12, expansion)
         return np.concatenate(end[:2])
 
     jacobian = central_differences(whole, np.concatenate([q, p]), 1e-6)
@@ -186,7 +187,7 @@ def test_energy_error_is_of_second_order(rng):
     before = value_and_score(q, expansion, np.empty(3)) - 0.5 * p @ p
     errors = []
     for step_size in (0.1, 0.05, 0.025):
-        _, momentum, value = trajectory.leapfrog(q, p, step_size, round(1.0 / step_size), expansion)
+        _, momentum, value = leapfrog(q, p, step_size, round(1.0 / step_size), expansion)
         errors.append(abs(value - 0.5 * momentum @ momentum - before))
     assert 3.0 < errors[0] / errors[1] < 5.3
     assert 3.0 < errors[1] / errors[2] < 5.3

@@ -3,16 +3,13 @@
 import numpy as np
 import pymc as pm
 import xarray as xr
-from arviz_base import from_dict
-from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
 from pymc_kernel.mcmc.chain_checks import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
-from pymc_kernel.plugin.model.groups import data_groups
+from pymc_kernel.plugin.model.groups import data_groups, draws_group
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
-from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
 from pymc_kernel.plugin.warn import report, says_what_evidence_lacks
@@ -109,12 +106,10 @@ def sample_pmc(
     check_whole(least=10, draws=draws)
     check_whole(least=2, iterations=iterations)
     check_whole(chains=chains)
-    if drift not in ("kernel", "none"):
-        raise ValueError(f'drift must be "kernel" or "none", got {drift!r}.')
-    model = pm.modelcontext(model)
-    density = compile_particle_density(model, "sample_pmc", compile_kwargs)
     settings = {} if surrogate is None else {"surrogate": surrogate}
     config = population.Config(drift=drift, drift_size=drift_size, weights=weights, **settings)
+    model = pm.modelcontext(model)
+    density = compile_particle_density(model, "sample_pmc", compile_kwargs)
     results = []
     with one_blas_thread, progress_bar("Population Monte Carlo", chains * iterations, progressbar) as advance:
         for rng in np.random.default_rng(random_seed).spawn(chains):
@@ -150,11 +145,6 @@ def _one_chain(model, density, config, draws, iterations, start, rng, advance):
                 f"scale; got shape {positions.shape}."
             )
         log_weights = np.zeros(draws)
-    if not (log_weights > -np.inf).any():
-        raise ValueError(
-            f"the likelihood is zero at all {draws} draws of the prior: take more particles, or give start= nearer to "
-            "the data."
-        )
     state = population.init(rng, positions, log_weights)
     history = []
     try:
@@ -171,26 +161,22 @@ def _one_chain(model, density, config, draws, iterations, start, rng, advance):
 
 
 def _tree(model, results, draws):
+    """Return the groups of the result, from what :func:`_one_chain` returned for each chain."""
     done = min(len(history) for _, history, _ in results)
-    kept = (done - done // 2) * draws
-    coords, dims = coords_and_dims_for_inferencedata(model)
-    weighted, posterior, per_chain = [], [], {"log_evidence": [], "ess": [], "pareto_k": []}
-    last = slice(done * draws - kept, done * draws)
-    drawn = constrained_draws(model, np.concatenate([state.positions[last] for state, _, _ in results]))
+    last = slice(done // 2 * draws, done * draws)
+    weighted = draws_group(model, np.stack([state.positions[last] for state, _, _ in results]))
+    posterior, shares, per_chain = [], [], {"log_evidence": [], "ess": [], "pareto_k": []}
     for c, (state, _, rng) in enumerate(results):
         log_weights = state.log_weights[last]
-        shares = normalized(log_weights)
-        values = {name: v[c * kept : (c + 1) * kept] for name, v in drawn.items()}
-        with np.errstate(divide="ignore"):
-            weighted.append(values | {"log_weight": np.log(shares)})
-        chosen = rng.permutation(resample(rng, shares, draws))
-        posterior.append({name: v[chosen] for name, v in values.items()})
+        shares.append(normalized(log_weights))
+        chosen = rng.permutation(resample(rng, shares[-1], draws))
+        posterior.append(weighted.isel(chain=c, draw=chosen).assign_coords(draw=np.arange(draws)))
         per_chain["log_evidence"].append(log_mean_exp(log_weights))
-        per_chain["ess"].append(1.0 / (shares**2).sum())
+        per_chain["ess"].append(1.0 / (shares[-1] ** 2).sum())
         shape = pareto_shape(log_weights[log_weights > -np.inf])
         per_chain["pareto_k"].append(np.inf if np.isnan(shape) else shape)  # of too few weights
-    groups = {"posterior": _stacked(posterior), "weighted_posterior": _stacked(weighted)}
-    tree = from_dict(groups, coords=coords, dims=dims)
+    with np.errstate(divide="ignore"):
+        weighted["log_weight"] = (("chain", "draw"), np.log(shares))
     stats = {
         name: (("chain", "iteration"), np.array([[getattr(i, name) for i in h[:done]] for _, h, _ in results]))
         for name in population.Info._fields
@@ -206,9 +192,5 @@ def _tree(model, results, draws):
             "expectations and evidence are not to be trusted. Take more particles or iterations, or pk.sample_smc.",
             dataset,
         )
-    everything = {name: node.to_dataset() for name, node in tree.children.items()}
-    return xr.DataTree.from_dict({**everything, "pmc_stats": dataset, **data_groups(model)})
-
-
-def _stacked(chains):
-    return {name: np.stack([c[name] for c in chains]) for name in chains[0]}
+    groups = {"posterior": xr.concat(posterior, "chain"), "weighted_posterior": weighted, "pmc_stats": dataset}
+    return xr.DataTree.from_dict({**groups, **data_groups(model)})

@@ -10,10 +10,9 @@ import pymc as pm
 from pymc.blocking import RaveledVars
 from pymc.stats.convergence import SamplerWarning, WarningType
 from pymc.step_methods.arraystep import ArrayStepShared
-from pymc.step_methods.compound import Competence, StepMethodState
+from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pymc.util import get_value_vars_from_user_vars
-from pymc.vartypes import continuous_types
 
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise
@@ -68,7 +67,6 @@ class TransitionStep(ArrayStepShared):
     """
 
     default_blocked = True
-    keeps_estimates = True  # the estimate that was accepted belongs to the state
     _state_class = TransitionState
     _transition_module: ModuleType
 
@@ -321,17 +319,10 @@ class TransitionStep(ArrayStepShared):
         is_stuck = state.rejections >= STUCK_AFTER
         return f"a chain has rejected {state.rejections} proposals in a row. " if is_stuck else ""
 
-    # -- PyMC's progress bar and choice of steps ------------------------------------------------------
+    # -- PyMC's progress bar ---------------------------------------------------------------------------
 
     _progressbar_config = staticmethod(progress_columns)
     _make_progressbar_update_functions = staticmethod(progress_updates)
-
-    @staticmethod
-    def competence(var, has_grad):
-        """Return ``PREFERRED`` for variables without a gradient, ``INCOMPATIBLE`` for discrete ones."""
-        if var.dtype not in continuous_types:
-            return Competence.INCOMPATIBLE
-        return Competence.COMPATIBLE if has_grad else Competence.PREFERRED
 
 
 def measured_variance(known: noise.Noise) -> float:
@@ -354,7 +345,7 @@ class RandomWalkStep(TransitionStep):
     def _settled_unless_learning(self, state):
         if self.tune or self.adaptation == "vanishing":
             return state
-        return state._replace(noise=noise.settled(state.noise))
+        return state._replace(noise=state.noise._replace(next_probe=math.inf))
 
     def _movement_warning(self, state) -> str:
         problem = super()._movement_warning(state)
