@@ -273,8 +273,10 @@ class CautiousRounds:
         """Return how many simulations the next round has."""
         number, done = len(state.rounds), sum(state.sizes)
         left = self.num_simulations - done
-        if self.rounds is None and number and has_settled(state.rounds[-1]):
-            return left
+        if self.rounds is None and number:
+            last = state.rounds[-1]
+            if last.power >= _MAX_POWER and last.change < _SETTLED:  # a further round would hardly change the posterior
+                return left
         most = min(_MAX_ROUNDS, self.num_simulations // _FEWEST_A_ROUND) if self.rounds is None else self.rounds
         return left // max(most - number, 1)
 
@@ -305,11 +307,6 @@ class CautiousRounds:
                 "works."
             )
             raise ValueError(f"only {near.sum()} simulations can be learned from, of {num_dims} parameters: {advice}")
-
-
-def has_settled(last: Round) -> bool:
-    """Return whether a further round would hardly change the posterior."""
-    return last.power >= _MAX_POWER and last.change < _SETTLED
 
 
 def choose_power(state: State) -> tuple[float, float]:

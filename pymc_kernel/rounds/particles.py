@@ -130,15 +130,12 @@ class ParticleSampler:
             passed.append(state.particles.positions)
             enough, most = _BRIEFLY, self.moves
             if chosen[0] == 1.0:
-                enough, most = self.correlation, self.most_moves(positions.shape[1])
+                enough = self.correlation
+                most = max(40, 10 * positions.shape[1]) if self.max_moves is None else self.max_moves
             state, forgetting = _forget(rng, state, evaluate, chosen, config, enough, most)
         particles = state.particles.take(rng.permutation(self.num_particles))
         evidence = state.log_evidence
         return Draws(particles.positions, particles.log_likelihood, evidence, *forgetting, tuple(powers), tuple(passed))
-
-    def most_moves(self, num_dims: int) -> int:
-        """Return the largest number of moves at the last power."""
-        return max(40, 10 * num_dims) if self.max_moves is None else self.max_moves
 
 
 def _forget(rng, state, evaluate, chosen, config, enough, most):
