@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kernel.emulation.fitted_outputs import FittedOutputs, covariance_of, on_scale, trend_features, variance_of
+from pymc_kernel.emulation.fitted_outputs import FittedOutputs, carrying_rows, on_scale, trend_features
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.points import as_points
-from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.value_regression import (
     Hyperparameters,
@@ -31,7 +30,6 @@ LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a 
 _LEARN_ESTIMATES = 400
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 _MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
-_LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 _MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
 _SAME_SUM = 1e-5  # of the largest range of an output: by less PyMC lets the sum of probabilities differ from one
 _ITERATIONS = 40  # of the search for hyperparameters
@@ -206,16 +204,6 @@ def _fitted(way, sums):
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, directions, factor[pivots], r
     reach = np.minimum(amplitude, np.ptp(moved, axis=0))
     return FittedOutputs(*scales, center, scale, rotation, low - margin, high + margin, *learned, *sums, reach, span)
-
-
-def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a factor (n, m) of the covariance of scaled inputs (n, k), and its pivots (m,): at most so many rows.
-
-    Each is where those before it leave most of the prior variance.
-    """
-    return pivoted_cholesky(
-        variance_of(hyper, z), lambda p: covariance_of(hyper, z, z[p]), min(len(z), most), _LEFT_OVER
-    )
 
 
 def _center_and_scale(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
