@@ -13,10 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kernel.emulation.fitted_outputs import FittedOutputs, covariance_of, on_scale, trend_features, variance_of
+from pymc_kernel.emulation.fitted_outputs import FittedOutputs, carrying_rows, on_scale, trend_features
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.points import as_points
-from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.value_regression import (
     Hyperparameters,
@@ -31,7 +30,6 @@ LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a 
 _LEARN_ESTIMATES = 400
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
 _MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
-_LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
 _MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
 _SAME_SUM = 1e-5  # of the largest range of an output: by less PyMC lets the sum of probabilities differ from one
 _ITERATIONS = 40  # of the search for hyperparameters
@@ -91,7 +89,10 @@ def fit_outputs(
         For shapes that do not fit, or fewer than two different inputs.
     """
     inputs, outputs = as_points(inputs), as_points(outputs)
-    rows = _rows_to_learn_from(inputs, outputs, _LEARN_ESTIMATES if is_noisy else LEARN_ROWS, rng)
+    if len(inputs) != len(outputs):
+        raise ValueError(f"inputs and outputs must have as many rows, got {len(inputs)} and {len(outputs)}.")
+    n, most = len(inputs), _LEARN_ESTIMATES if is_noisy else LEARN_ROWS
+    rows = np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False))
     block = outputs.shape[1] if block is None else block
     positive, total = (outputs > 0.0).all(axis=0), _same_sum(outputs.reshape(-1, block))
     none, k = np.zeros_like(positive), inputs.shape[1]
@@ -101,7 +102,7 @@ def fit_outputs(
         output_scales = [(by_log, np.inf) for by_log in ([positive] if total else _both(positive))]
     along_axes = [
         _way(inputs, outputs, rows, (log_inputs, log_outputs), np.eye(k), span, is_noisy)
-        for log_inputs, (log_outputs, span) in product(_input_scales(inputs), output_scales)
+        for log_inputs, (log_outputs, span) in product(_both((inputs > 0.0).all(axis=0)), output_scales)
     ]
     best = min(along_axes, key=lambda way: way.loss)
     fit = _fitted(best, (total, block))
@@ -152,15 +153,6 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     return predicted
 
 
-def _rows_to_learn_from(inputs, outputs, most, rng):
-    """Return the rows (m,) of inputs (n, k) that hyperparameters are learned from; there are as many outputs."""
-    if len(inputs) != len(outputs):
-        raise ValueError(f"inputs and outputs must have as many rows, got {len(inputs)} and {len(outputs)}.")
-    if len(inputs) <= most:
-        return np.arange(len(inputs))
-    return np.sort(rng.choice(len(inputs), most, replace=False))
-
-
 def _raised(values: np.ndarray, span: float) -> np.ndarray:
     """Return log likelihoods (n, ...) of which those more than ``span`` below the largest are on a log scale."""
     if np.isinf(span):
@@ -170,6 +162,7 @@ def _raised(values: np.ndarray, span: float) -> np.ndarray:
 
 
 def _both(positive):
+    """Return the choices of columns that are learned by their logarithms: none, and all that are positive."""
     return [np.zeros_like(positive), positive] if positive.any() else [positive]
 
 
@@ -202,39 +195,15 @@ def _fitted(way, sums):
     directions = np.linalg.qr(np.concatenate([inner, misfit]) / np.sqrt(n), mode="r")
     amplitude = np.sqrt((directions**2).sum(axis=0))
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)
-    borders, z = _borders_of(z @ rotation.T), z[pivots]
-    coefficients = _trend_of(hyper, z, weights)
+    axes, z = z @ rotation.T, z[pivots]
+    low, high = axes.min(axis=0), axes.max(axis=0)
+    margin = _MARGIN * (high - low)
+    coefficients = hyper.quadratic * (_trend_weights(z.shape[1])[:, None] * trend_features(z).T) @ weights
     coefficients[0] += mean
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, directions, factor[pivots], r
     reach = np.minimum(amplitude, np.ptp(moved, axis=0))
-    return FittedOutputs(*scales, center, scale, rotation, *borders, *learned, *sums, reach, span)
-
-
-def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a factor (n, m) of the covariance of scaled inputs (n, k), and its pivots (m,): at most so many rows.
-
-    Each is where those before it leave most of the prior variance.
-    """
-    return pivoted_cholesky(
-        variance_of(hyper, z), lambda p: covariance_of(hyper, z, z[p]), min(len(z), most), _LEFT_OVER
-    )
-
-
-def _borders_of(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return how far, (k,) each, what is learned at scaled inputs (n, k) goes on."""
-    low, high = z.min(axis=0), z.max(axis=0)
-    return low - _MARGIN * (high - low), high + _MARGIN * (high - low)
-
-
-def _trend_of(hyper: Hyperparameters, z: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Return the coefficients (m, q) of the polynomial part, of weights (r, q) of scaled inputs (r, k)."""
-    return hyper.quadratic * (_trend_weights(z.shape[1])[:, None] * trend_features(z).T) @ weights
-
-
-def _input_scales(inputs: np.ndarray) -> list[np.ndarray]:
-    """Return the choices of inputs (n, k) that are learned by their logarithms: none, and all that are positive."""
-    return _both((inputs > 0.0).all(axis=0))
+    return FittedOutputs(*scales, center, scale, rotation, low - margin, high + margin, *learned, *sums, reach, span)
 
 
 def _center_and_scale(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

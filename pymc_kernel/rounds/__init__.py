@@ -1,6 +1,6 @@
 """Posteriors in rounds: a likelihood is learned, draws from it say where to simulate next."""
 
-from pymc_kernel.rounds.cautious import CautiousRounds, Posterior, Round, State
+from pymc_kernel.rounds.cautious import CautiousRounds, Round, State
 from pymc_kernel.rounds.checks import Calibration, Checks
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
@@ -12,7 +12,6 @@ __all__ = [
     "Draws",
     "LocalLikelihood",
     "ParticleSampler",
-    "Posterior",
     "Prior",
     "Round",
     "State",

@@ -20,7 +20,7 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.rounds.checks import Checks, Fold, checked, choose_match
+from pymc_kernel.rounds.checks import Checks, checked, choose_match
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, SimulatedRegion, region_of
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.weights import effective_share
@@ -98,15 +98,6 @@ class State(NamedTuple):
     checks: Checks | None
     """Of the last round's likelihood; None before, and where the estimator has no folds."""
     is_finished: bool
-
-
-class Posterior(NamedTuple):
-    """What rounds end with."""
-
-    draws: Draws
-    likelihood: LocalLikelihood
-    rounds: tuple[Round, ...]
-    state: State
 
 
 @dataclass(frozen=True)
@@ -206,7 +197,7 @@ class CautiousRounds:
         success = self._chance(parameters, whole, rng)
         likelihood, folds = LocalLikelihood(fit, state.observed, region, success), []
         if is_last and hasattr(self.estimator, "fit_folds"):
-            folds = [Fold(*fold) for fold in self.estimator.fit_folds(fit, parameters[near], summaries[near], rng)]
+            folds = list(self.estimator.fit_folds(fit, parameters[near], summaries[near], rng))
             likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, self._chance, rng)
         sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, _NUM_PROPOSED))
         draws = sampler.sample(rng, state.prior, likelihood)
@@ -231,12 +222,6 @@ class CautiousRounds:
         return state._replace(checks=checks)
 
     @one_blas_thread
-    def posterior(self, rng: np.random.Generator, state: State) -> Posterior:
-        """Return draws from the posterior, as many as the sampler has particles."""
-        draws = self.sampler.sample(rng, state.prior, state.likelihood)
-        return Posterior(draws, state.likelihood, state.rounds, state)
-
-    @one_blas_thread
     def refits(self, rng: np.random.Generator, state: State, number: int) -> list[LocalLikelihood]:
         """Return likelihoods that are learned anew from all simulations, each time with random weights of them.
 
@@ -256,13 +241,16 @@ class CautiousRounds:
             found.append(replace(replicates[i % len(replicates)], fit=fit))
         return found
 
-    def run(self, simulate: Simulate, prior: Prior, observed, rng: np.random.Generator) -> Posterior:
-        """Return the posterior after all rounds, with ``simulate(rng, parameters (m, d)) -> summaries (m, q)``."""
+    def run(self, simulate: Simulate, prior: Prior, observed, rng: np.random.Generator) -> tuple[Draws, State]:
+        """Return draws from the posterior after all rounds, as many as the sampler has particles, and the last state.
+
+        ``simulate(rng, parameters (m, d))`` returns summaries (m, q).
+        """
         state = self.init(prior, observed)
         while not state.is_finished:
             state, parameters = self.propose(rng, state)
             state = self.update(rng, state, parameters, simulate(rng, parameters))
-        return self.posterior(rng, state)
+        return self.sampler.sample(rng, state.prior, state.likelihood), state
 
     def _chance(self, parameters, happened, rng, **options):
         """Return the probability of an event as a function of the parameters; None where it is certain."""
@@ -273,8 +261,10 @@ class CautiousRounds:
         """Return how many simulations the next round has."""
         number, done = len(state.rounds), sum(state.sizes)
         left = self.num_simulations - done
-        if self.rounds is None and number and has_settled(state.rounds[-1]):
-            return left
+        if self.rounds is None and number:
+            last = state.rounds[-1]
+            if last.power >= _MAX_POWER and last.change < _SETTLED:  # a further round would hardly change the posterior
+                return left
         most = min(_MAX_ROUNDS, self.num_simulations // _FEWEST_A_ROUND) if self.rounds is None else self.rounds
         return left // max(most - number, 1)
 
@@ -305,11 +295,6 @@ class CautiousRounds:
                 "works."
             )
             raise ValueError(f"only {near.sum()} simulations can be learned from, of {num_dims} parameters: {advice}")
-
-
-def has_settled(last: Round) -> bool:
-    """Return whether a further round would hardly change the posterior."""
-    return last.power >= _MAX_POWER and last.change < _SETTLED
 
 
 def choose_power(state: State) -> tuple[float, float]:

@@ -11,7 +11,6 @@ simulations, so that none is judged by itself.
 S. Talts and others, "Validating Bayesian inference algorithms with simulation-based calibration" (2018).
 """
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -27,15 +26,6 @@ _MAX_PLACES, _MAX_CASES = 500, 1000
 _MOST_ALIKE = 200  # nearest cases: they show a shift of a quarter of a standard deviation at 3.5 standard errors
 _LEAST_ALIKE = 0.05  # overlap of a case's posterior and the observation's: normal ones five spreads apart
 TAIL = 0.05  # probability on either side beyond which ranks are counted
-
-
-class Fold(NamedTuple):
-    """Simulations, and a likelihood that was learned from all others."""
-
-    rows: np.ndarray
-    """(k,), their numbers."""
-    fit: object
-    """With ``log_density`` and ``log_densities``."""
 
 
 class Calibration(NamedTuple):
@@ -68,7 +58,7 @@ class Calibration(NamedTuple):
         return np.where(self.tails < TAIL, fewer, np.where(found > 0.0, more, 1.0))
 
 
-def simulated_ranks(parameters, summaries, observed, folds: Iterable[Fold], rng, log_weights=None):
+def simulated_ranks(parameters, summaries, observed, folds, rng, log_weights=None):
     """Return ranks (k, d) in (0, 1) of true parameters, and weights (k,), of simulations that resemble the observation.
 
     Parameters
@@ -77,7 +67,8 @@ def simulated_ranks(parameters, summaries, observed, folds: Iterable[Fold], rng,
         All that were simulated.
     summaries : ndarray (n, q)
     observed : ndarray (q,)
-    folds : iterable of Fold
+    folds : iterable of pairs
+        Of rows (k,) and a likelihood that was learned from all others, with ``log_density`` and ``log_densities``.
     log_weights : ndarray (n,), optional
         Of the parameters: logarithms of the prior density relative to that of where they were simulated, so that the
         posteriors are those under the prior.
@@ -187,8 +178,8 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
 
     Parameters
     ----------
-    folds : list of Fold
-        Of the simulations ``is_near``.
+    folds : list of pairs
+        As in :func:`simulated_ranks`, of the simulations ``is_near``.
     parameters, summaries : ndarray (n, d), (n, q)
         All; summaries of those that failed are NaN.
     is_near : ndarray (n,) of bool
@@ -218,7 +209,7 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
         by_match = replace(by_density, match=Match(chance, len(rest)))
         gain += _log_score(by_match(parameters[left]), matches[left])
         gain -= _log_score(by_density(parameters[left]), matches[left])
-        found.append(Fold(rows[matches[left]], _OfMatches(replace(by_match, region=likelihood.region))))
+        found.append((rows[matches[left]], _OfMatches(replace(by_match, region=likelihood.region))))
     if gain <= 0.0:
         return likelihood, folds
     return replace(likelihood, match=Match(learn(parameters, matches, rng, links=links), len(matches))), found
@@ -243,8 +234,8 @@ def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weigh
     given = parameters, summaries, likelihood.observed, folds, rng
     calibration = summarized_ranks(*simulated_ranks(*given, _TOWARD_PRIOR * log_weights))
     means = []
-    for fold in folds:
-        part = fold.fit.likelihood if likelihood.match else replace(likelihood, fit=fold.fit)
+    for _, fit in folds:
+        part = fit.likelihood if likelihood.match else replace(likelihood, fit=fit)
         ratio = part(draws.positions) - draws.log_likelihood
         if np.isfinite(ratio).any():  # the data may be impossible, as far as some of the simulations say
             means.append(normalized(np.where(np.isfinite(ratio), ratio, -np.inf)) @ draws.positions)

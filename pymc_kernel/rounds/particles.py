@@ -51,10 +51,6 @@ class Draws(NamedTuple):
     """Log of the mean of the powered likelihood over the prior."""
     correlation: float
     """Of places, their squares and the log density before and after the last moves; the largest. 0: forgotten."""
-    acceptance: float
-    """Mean over the last moves."""
-    num_moves: int
-    """At the last power."""
     powers: tuple[float, ...]
     """Through which the particles went, as parts of the last one."""
     passed: tuple[np.ndarray, ...]
@@ -130,33 +126,29 @@ class ParticleSampler:
             passed.append(state.particles.positions)
             enough, most = _BRIEFLY, self.moves
             if chosen[0] == 1.0:
-                enough, most = self.correlation, self.most_moves(positions.shape[1])
-            state, forgetting = _forget(rng, state, evaluate, chosen, config, enough, most)
+                enough = self.correlation
+                most = max(40, 10 * positions.shape[1]) if self.max_moves is None else self.max_moves
+            state, correlation = _forget(rng, state, evaluate, chosen, config, enough, most)
         particles = state.particles.take(rng.permutation(self.num_particles))
-        evidence = state.log_evidence
-        return Draws(particles.positions, particles.log_likelihood, evidence, *forgetting, tuple(powers), tuple(passed))
-
-    def most_moves(self, num_dims: int) -> int:
-        """Return the largest number of moves at the last power."""
-        return max(40, 10 * num_dims) if self.max_moves is None else self.max_moves
+        found = particles.positions, particles.log_likelihood, state.log_evidence, correlation
+        return Draws(*found, tuple(powers), tuple(passed))
 
 
 def _forget(rng, state, evaluate, chosen, config, enough, most):
-    """Return the state at a chosen power after moves, and how much particles remember, acceptance, number of moves.
+    """Return the state at a chosen power after moves, and how much particles remember.
 
     What they remember of where they stood after the first moves is looked at, which only makes more of them.
     """
-    rates, num_moves, correlation = [], 0, 1.0
-    while (num_moves + config.min_moves <= most and correlation > enough) or not rates:
+    num_moves, correlation, before = 0, 1.0, None
+    while before is None or (num_moves + config.min_moves <= most and correlation > enough):
         state, info = tempering.rejuvenate(rng, state, evaluate, chosen, config)
-        rates.append(info.acceptance)
         num_moves += info.num_moves
-        if len(rates) == 1:
+        if before is None:
             before, n = _features(state.particles), len(state.particles.positions)
             chosen = (state.inverse_temperature, np.full(n, 1.0 / n), 0.0)
         else:
             correlation = largest_correlation(before, _features(state.particles))
-    return state, (correlation, float(np.mean(rates)), num_moves)
+    return state, correlation
 
 
 def _finite_or_zero(log_values):

@@ -60,17 +60,17 @@ def narrow():
 def test_rounds_close_in_on_a_narrow_posterior(narrow):
     precision = UNIT**2 / PRIOR.spread**2 + 0.02**-2.0
     mean = (PRIOR.mean * UNIT / PRIOR.spread**2 + np.array([1.3, 2.2]) * 0.02**-2.0) / precision
-    draws = narrow.draws.positions / UNIT
+    draws, state = narrow[0].positions / UNIT, narrow[1]
     np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.2 * 0.02)
     np.testing.assert_allclose(draws.std(axis=0), precision**-0.5, rtol=0.12)
-    assert len(narrow.state.parameters) == 600
-    assert [r.num_simulations for r in narrow.rounds] == [150] * 4
+    assert len(state.parameters) == 600
+    assert [r.num_simulations for r in state.rounds] == [150] * 4
     # The last rounds simulate near the posterior, whose spread is a fiftieth of the prior's.
-    assert narrow.state.parameters[-150:].std(axis=0)[0] < 0.2 * PRIOR.spread[0]
+    assert state.parameters[-150:].std(axis=0)[0] < 0.2 * PRIOR.spread[0]
 
 
 def test_a_round_never_goes_where_few_simulations_count(narrow):
-    first, *later = narrow.rounds
+    first, *later = narrow[1].rounds
     assert first.power == 0.0
     assert min(r.effective for r in later) >= 19.9
     powers = [r.power for r in later]
@@ -80,9 +80,9 @@ def test_a_round_never_goes_where_few_simulations_count(narrow):
 
 def test_far_simulations_are_kept_where_one_shape_fits_all():
     rounds = CautiousRounds(300, 3, Quadratic(), FAST)
-    found = rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
-    assert found.rounds[1].num_near < 200
-    assert found.rounds[2].num_near == 300
+    _, state = rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
+    assert state.rounds[1].num_near < 200
+    assert state.rounds[2].num_near == 300
 
 
 def test_far_simulations_are_left_out_where_they_mislead():
@@ -93,14 +93,14 @@ def test_far_simulations_are_left_out_where_they_mislead():
 
     prior = NormalPrior(np.zeros(1), np.ones(1))
     observed = np.array([0.1, 0.2])
-    found = CautiousRounds(400, 4, Quadratic(), FAST).run(simulate, prior, observed, np.random.default_rng(2))
-    assert found.rounds[-1].num_near < 390
+    draws, state = CautiousRounds(400, 4, Quadratic(), FAST).run(simulate, prior, observed, np.random.default_rng(2))
+    assert state.rounds[-1].num_near < 390
     grid = np.linspace(-2.0, 2.0, 4001)
     log_density = stats.norm(grid, 0.15).logpdf(0.1) + stats.norm(np.sin(4.0 * grid), 0.05).logpdf(0.2)
     density = np.exp(log_density - 0.5 * grid**2)
     mean = (grid * density).sum() / density.sum()
     spread = np.sqrt(((grid - mean) ** 2 * density).sum() / density.sum())
-    draws = found.draws.positions[:, 0]
+    draws = draws.positions[:, 0]
     inside = np.abs(draws) < 0.4  # the next half period holds less than a hundredth
     assert inside.mean() > 0.97
     assert abs(draws[inside].mean() - mean) < 0.5 * spread
@@ -111,8 +111,8 @@ def test_both_modes_are_kept():
         return rng.normal(parameters[:, :1] ** 2, 0.1)
 
     prior = NormalPrior(np.zeros(1), np.array([2.0]))
-    found = CautiousRounds(300, 3, Quadratic(), FAST).run(simulate, prior, np.array([4.0]), np.random.default_rng(3))
-    draws = found.draws.positions[:, 0]
+    rounds = CautiousRounds(300, 3, Quadratic(), FAST)
+    draws = rounds.run(simulate, prior, np.array([4.0]), np.random.default_rng(3))[0].positions[:, 0]
     assert abs((draws > 0).mean() - 0.5) < 0.05
     np.testing.assert_allclose(np.abs(draws).mean(), 2.0, atol=0.01)
     np.testing.assert_allclose(np.abs(draws).std(), 0.1 / 4.0, rtol=0.2)
@@ -125,11 +125,11 @@ def test_failing_simulations_are_left_out():
         return summaries
 
     observed = np.array([0.5, 2.2])
-    found = CautiousRounds(600, 3, Quadratic(), FAST).run(simulate, PRIOR, observed, np.random.default_rng(4))
-    np.testing.assert_allclose((found.draws.positions / UNIT).mean(axis=0), observed, atol=0.02)
-    assert 60 < found.rounds[0].num_failed < 140
-    assert found.state.near.sum() == found.rounds[-1].num_near
-    assert np.isfinite(found.state.summaries[found.state.near]).all()
+    draws, state = CautiousRounds(600, 3, Quadratic(), FAST).run(simulate, PRIOR, observed, np.random.default_rng(4))
+    np.testing.assert_allclose((draws.positions / UNIT).mean(axis=0), observed, atol=0.02)
+    assert 60 < state.rounds[0].num_failed < 140
+    assert state.near.sum() == state.rounds[-1].num_near
+    assert np.isfinite(state.summaries[state.near]).all()
 
 
 def test_nothing_but_failures_is_said():
@@ -141,10 +141,10 @@ def test_nothing_but_failures_is_said():
 def test_rounds_end_by_themselves():
     wide = NormalPrior(np.zeros(1), np.ones(1))
     rounds = CautiousRounds(1000, None, Quadratic(), FAST)
-    found = rounds.run(lambda rng, p: rng.normal(p, 1.0), wide, np.array([0.5]), np.random.default_rng(5))
-    assert sum(r.num_simulations for r in found.rounds) == 1000
-    assert len(found.rounds) < 5
-    assert found.rounds[-2].change < 0.1
+    _, state = rounds.run(lambda rng, p: rng.normal(p, 1.0), wide, np.array([0.5]), np.random.default_rng(5))
+    assert sum(r.num_simulations for r in state.rounds) == 1000
+    assert len(state.rounds) < 5
+    assert state.rounds[-2].change < 0.1
 
 
 def test_a_proposal_is_normalized_against_the_prior():
@@ -165,7 +165,7 @@ def test_divergence_of_two_normals():
 
     def draws_of(mean, spread):
         positions = rng.normal(mean, spread, (200_000, 1))
-        return Draws(positions, np.zeros(len(positions)), 0.0, 0.0, 0.0, 0, (), ())
+        return Draws(positions, np.zeros(len(positions)), 0.0, 0.0, (), ())
 
     def density(mean, spread):
         return lambda parameters: 7.0 + stats.norm(mean, spread).logpdf(parameters[:, 0])

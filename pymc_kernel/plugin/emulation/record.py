@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pymc_kernel.emulation import fit_outputs, noisy_variance, variance_bound
+from pymc_kernel.emulation.fitted_outputs import BOUND_ROWS
 from pymc_kernel.emulation.outputs import LEARN_ROWS, held_out_outputs
-from pymc_kernel.emulation.variance_bound import BOUND_ROWS
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.parts import Part

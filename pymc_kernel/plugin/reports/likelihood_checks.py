@@ -11,7 +11,7 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_kernel.likelihood_free.normality import normality_errors
+from pymc_kernel.likelihood_free.estimates import normality_errors
 from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.log_density import LogDensity, compile_log_density
 from pymc_kernel.plugin.model.unconstrained import coordinate_names, unconstrained_draws
@@ -181,7 +181,7 @@ def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
     said = []
     for block, (_, observed) in by_block[0].items():
         errors = normality_errors(np.array(positions), [summaries[block][0] for summaries in by_block], observed)
-        wrong = [] if errors is None else _words(errors, entries)
+        wrong = [] if errors is None else _words(*errors, entries)
         if wrong:
             said.append(
                 f"the summaries of {block!r} are taken for normal, and where the posterior is they are not: by the "
@@ -191,11 +191,11 @@ def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
     return " ".join(said)
 
 
-def _words(errors, entries):
+def _words(moved, standard_errors, entries):
     """Return what is wrong for certain."""
     words = []
-    for kind, moved, standard_errors in zip(_KINDS, errors.moved, errors.errors, strict=True):
-        for name, by, error in zip(entries, moved, standard_errors, strict=True):
+    for kind, *rows in zip(_KINDS, moved, standard_errors, strict=True):
+        for name, by, error in zip(entries, *rows, strict=True):
             if abs(by) <= max(_LEAST_ERROR, _STANDARD_ERRORS * error):
                 continue
             if kind == "spread":

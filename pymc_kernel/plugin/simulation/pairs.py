@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -22,20 +21,15 @@ Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray
 """Summaries of data sets: a function of the observed variable's array, or one for each observed variable by name."""
 
 
-class SimulatedPairs(NamedTuple):
-    """Simulated pairs that a method learns from, and the observation whose posterior is wanted."""
+def learned_from(
+    simulations, num_simulations, summary, model, who, rng, executor, progressbar
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, xr.DataTree]:
+    """Return what a method learns from: the pairs of stored simulations, or of new ones.
 
-    latent: np.ndarray
-    """Parameters (n, d) on the unconstrained scale."""
-    summaries: np.ndarray
-    """Summaries (n, q) of the data simulated from them; NaN where that failed."""
-    observed: np.ndarray
-    """Summaries (q,) of the data."""
-    simulations: xr.DataTree
-
-
-def learned_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> SimulatedPairs:
-    """Return the pairs of stored simulations, or of new ones; what can be checked without them is checked first."""
+    They are parameters (n, d) on the unconstrained scale, summaries (n, q) of the data simulated from them, NaN where
+    that failed, summaries (q,) of the data whose posterior is wanted, and the simulations. What can be checked without
+    simulations is checked first.
+    """
     if simulations is not None and not isinstance(simulations, xr.DataTree):
         raise TypeError(
             f"simulations must be the DataTree that pk.simulate or pm.sample_prior_predictive returns, got "
@@ -45,7 +39,7 @@ def learned_from(simulations, num_simulations, summary, model, who, rng, executo
     if simulations is None:
         warn_of_potentials(model, "the posterior will be that of the model without them")
         simulations = simulated_by(model, rng, executor, progressbar, draws=num_simulations)
-    return SimulatedPairs(*simulated_pairs(simulations, model, summary), observed, simulations)
+    return *simulated_pairs(simulations, model, summary), observed, simulations
 
 
 def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarray:
