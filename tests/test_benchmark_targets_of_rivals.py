@@ -40,26 +40,6 @@ def test_exact_draws_have_no_errors_but_those_of_chance(rng):
     assert target.errors(x, half / half.sum())[0] == pytest.approx(math.sqrt(2.0 / math.pi), abs=0.05)
 
 
-def test_shares_of_modes_count_weights():
-    places = np.stack([np.tile(p, (3, 1)) for p in ([0.0, 1.0], [1.0, 0.0])])  # either side of the known line
-    modes = evidence_rivals.sensors.sides(places)
-    shares = np.zeros(8)
-    shares[modes] = 0.3, 0.7
-    off = evidence_rivals.off_shares(places.reshape(2, 6), np.array([0.3, 0.7]), shares)
-    np.testing.assert_allclose(off, 0.0, atol=1e-12)
-    wrong = evidence_rivals.off_shares(places.reshape(2, 6), np.array([0.5, 0.5]), shares)
-    np.testing.assert_allclose(np.abs(wrong), 0.2)
-
-
-def test_a_model_gives_its_likelihood_without_its_prior(rng, quick_models):
-    target = evidence_rivals.network(evidence_rivals.sensors.NOISES["sensors-variance"])
-    model = evidence_rivals.sensors.sensor_model(evidence_rivals.sensors.NOISES["sensors-variance"])
-    (value,) = model.value_vars
-    x = 0.5 + rng.standard_normal((3, 2))
-    prior = stats.norm.logpdf(x, 0.5, 1.0).sum()
-    assert target.log_likelihood(x.ravel()) + prior == pytest.approx(float(model.compile_logp()({value.name: x})))
-
-
 def test_draws_of_the_rosenbrock_density_on_its_rectangle(rng):
     x = pints_problems.rosenbrock(rng, 100_000)
     a, b = np.meshgrid(np.linspace(-2.0, 4.0, 3001), np.linspace(-1.0, 12.0, 3251), indexing="ij")
@@ -80,9 +60,3 @@ def test_draws_of_the_annulus_and_the_cone(rng):
     weights = grid * np.exp(-(grid**0.6))
     mean = (weights * grid).sum() / weights.sum()
     assert radii.mean() == pytest.approx(mean, rel=0.015)
-
-
-def test_starts_of_the_others_are_dispersed(rng):
-    starts = pints_problems.PROBLEMS["egg box 2"].start(rng, 1000)
-    assert starts.shape == (1000, 2)
-    assert np.abs(starts).max() == pytest.approx(15.0, abs=0.2)

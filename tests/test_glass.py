@@ -28,13 +28,6 @@ def test_the_estimate_is_unbiased():
     assert ratios.mean() == pytest.approx(1.0, abs=4.0 * ratios.std() / np.sqrt(ratios.size))
 
 
-def test_length_scales_are_distances():
-    """Of two pieces that are one length scale apart the correlation is exp(-1/2)."""
-    log_squared = np.array([1.3])
-    scale = glass.length_scales({"posterior": {"log_squared_scale": log_squared}})
-    assert glass.covariance(log_squared, np.array([[0.0], scale]))[1, 0] == pytest.approx(np.exp(-0.5))
-
-
 def test_a_short_run_has_a_table_and_pictures(tmp_path, capsys):
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         hamiltonian, walk = glass.main(draws=20, tune=20, chains=2, cores=1, folder=tmp_path)

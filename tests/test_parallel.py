@@ -8,7 +8,7 @@ import pytest
 import scipy.linalg  # noqa: F401 (its BLAS is counted too)
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from pymc_kernel.parallel import num_threads, one_blas_thread
+from pymc_kernel.parallel import one_blas_thread
 
 # Each part is large enough that BLAS would use its threads: seen to differ without the limit.
 SAME_BITS = """
@@ -126,8 +126,3 @@ def test_the_same_bits_for_any_number_of_blas_threads():
     (first, error), (second, _) = (run.communicate() for run in runs)
     assert len(first.splitlines()) == 4, error
     assert first == second
-
-
-def test_num_threads_is_a_positive_number():
-    assert np.isscalar(num_threads())
-    assert num_threads() >= 1

@@ -46,15 +46,3 @@ def test_jitter_is_small(case):
         return
     factor = linalg.jittered_cholesky(matrix)
     np.testing.assert_allclose(factor @ factor.T / size, matrix / size, atol=1e-6)
-
-
-@given(case=semidefinite(), most=st.integers(1, 6), tolerance=st.sampled_from([0.0, 1e-12, 1e-3]))
-def test_incomplete_factors(case, most, tolerance):
-    matrix = correlations(case[0])
-    factor, pivots = linalg.pivoted_cholesky(np.diag(matrix).copy(), lambda p: matrix[:, p], most, tolerance)
-    assert len(np.unique(pivots)) == len(pivots) <= min(most, len(matrix))
-    left = matrix - factor @ factor.T
-    assert np.abs(left[pivots]).max(initial=0.0) < 1e-9
-    assert np.diag(left).min() > -1e-9
-    if len(pivots) < min(most, len(matrix)):
-        assert np.diag(left).max() <= tolerance + 1e-9

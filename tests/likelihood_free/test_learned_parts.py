@@ -8,7 +8,6 @@ from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps, choose_parameter_map
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap, make_features
-from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, residuals_of, values_of
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Marginals, candidates
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
 from tests.reference.differences import central_differences
@@ -53,11 +52,18 @@ def test_parameter_maps_are_standardized(kind):
         )
 
 
-def test_evidence_leaves_out_what_has_no_effect():
+@pytest.fixture
+def three_of_twelve():
+    """Features (400, 13), responses that three of them have an effect on, and blocks of features."""
     rng = np.random.default_rng(1)
     x = np.hstack([np.ones((400, 1)), rng.standard_normal((400, 12))])
     y = 3.0 + x[:, 1:4] @ [1.0, -2.0, 0.5] + 0.5 * rng.standard_normal(400)
     blocks = (Block("real", 1, 4), Block("none", 4, 9), Block("neither", 9, 13))
+    return x, y, blocks
+
+
+def test_evidence_leaves_out_what_has_no_effect(three_of_twelve):
+    x, y, blocks = three_of_twelve
     fit = fit_blocks(x.T @ x, x.T @ y, y @ y, 400, blocks)
     assert np.isfinite(fit.precisions[0])
     assert np.isinf(fit.precisions[1:]).all()
@@ -70,11 +76,8 @@ def test_evidence_leaves_out_what_has_no_effect():
     np.testing.assert_allclose(covariance, fit.noise * np.linalg.inv(part.T @ part + penalty), rtol=0.1, atol=1e-6)
 
 
-def test_blocks_that_go_out_in_the_last_iteration_are_out_of_everything():
-    rng = np.random.default_rng(1)
-    x = np.hstack([np.ones((400, 1)), rng.standard_normal((400, 12))])
-    y = 3.0 + x[:, 1:4] @ [1.0, -2.0, 0.5] + 0.5 * rng.standard_normal(400)
-    blocks = (Block("real", 1, 4), Block("none", 4, 9), Block("neither", 9, 13))
+def test_blocks_that_go_out_in_the_last_iteration_are_out_of_everything(three_of_twelve):
+    x, y, blocks = three_of_twelve
     fit = fit_blocks(x.T @ x, x.T @ y, y @ y, 400, blocks, noise=0.25, iterations=2)
     left = np.isfinite(fit.precisions)
     assert left.sum() == 2
@@ -110,21 +113,6 @@ def test_precisions_have_the_largest_evidence():
 
     for factors in ([1.3, 1.0], [1.0, 1.3], [1 / 1.3, 1.0], [1.0, 1 / 1.3]):
         assert log_evidence(np.array(factors)) < log_evidence(np.ones(2))
-
-
-def test_the_triangular_map_and_the_way_back():
-    rng = np.random.default_rng(1)
-    shape = (20, 4)
-    parts = Weights(
-        rng.standard_normal(shape), rng.standard_normal(shape), rng.standard_normal((20, 6)), np.ones(shape)
-    )
-    noise = rng.standard_normal(shape)
-    values = values_of(parts, noise)
-    np.testing.assert_allclose(residuals_of(parts, values)[1], noise, atol=1e-10)
-    # By hand: the third residual.
-    scaled = (values - parts.means) * np.exp(-parts.log_sd)
-    third = scaled[:, 2] - parts.coefficients[:, 1] * scaled[:, 0] - parts.coefficients[:, 2] * scaled[:, 1]
-    np.testing.assert_allclose(third * np.exp(-1.0), noise[:, 2], atol=1e-10)
 
 
 def some_residuals(rng):

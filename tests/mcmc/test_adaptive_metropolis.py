@@ -78,18 +78,6 @@ def test_ratios_without_meaning_reject(rng, ratio):
     assert metropolis_accept(rng, ratio) == (False, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda: am.Config(covariance=np.ones((2, 3))), "square"),
-        (lambda: am.Config(covariance=-np.eye(2)), "positive definite"),
-        (lambda: am.Config(covariance=np.array([[1.0, 0.5], [0.0, 1.0]])), "symmetric"),
-        (lambda: am.init(np.zeros(3), 0.0, am.Config(covariance=np.eye(2))), "3 dimensions"),
-        (lambda: am.init(np.zeros((2, 2)), 0.0, am.Config()), "vector"),
-        (lambda: am.init(np.zeros(2), -np.inf, am.Config()), "-inf"),
-        (lambda: am.init(np.array([np.nan]), 0.0, am.Config()), "not finite"),
-    ],
-)
-def test_bad_input_is_named(call, message):
-    with pytest.raises(ValueError, match=message):
-        call()
+def test_a_covariance_that_is_not_symmetric_is_refused():
+    with pytest.raises(ValueError, match="symmetric"):
+        am.Config(covariance=np.array([[1.0, 0.5], [0.0, 1.0]]))

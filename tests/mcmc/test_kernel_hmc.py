@@ -64,17 +64,6 @@ def test_every_estimator_is_invariant(estimator, rng):
     assert worst_p_value(points) > 1e-4
 
 
-def test_invariance_test_sees_a_missing_ratio(rng, monkeypatch):
-    along = kh.along
-
-    def without_ratio(*arguments):
-        places, log_ratio, steps = along(*arguments)
-        return places, np.zeros_like(log_ratio), steps
-
-    monkeypatch.setattr(kh, "along", without_ratio)
-    assert worst_p_value(moved_by(rng, kh.TRAJECTORIES, S.Values(), 2000, num_steps=10)[0]) < 1e-6
-
-
 # -- tuning ---------------------------------------------------------------------------------------------
 
 

@@ -95,3 +95,10 @@ def test_joint_shape_of_chains_on_a_line():
     _, factor = surrogate_fit.joint_shape([line, line])
     np.testing.assert_allclose(factor @ factor.T, [[1e-12, 1e-6], [1e-6, 1.0]], rtol=1e-8)
     assert (np.diag(factor) > 0.0).all()
+
+
+def test_a_chain_does_not_begin_with_the_rejections_of_another():
+    config = kh.Config()
+    state = kh.init(np.zeros(2), 0.0, config)._replace(rejections=351)
+    learned = kh.frozen([state, state], config)
+    assert kh.relocate(learned, np.ones(2), -1.0).rejections == 0

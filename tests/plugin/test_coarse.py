@@ -66,22 +66,6 @@ def test_how_far_a_coarse_version_is_off_is_learned_as_a_difference():
 
 
 @pytest.mark.slow
-def test_a_coarse_version_that_is_exact_leaves_nothing_to_learn():
-    times = np.linspace(0.1, 6.0, 40)
-
-    @wrap_py([pt.dvector], [pt.dvector])
-    def waves(p):
-        return np.sin(5.0 * p[0] * times) * np.exp(-p[1] * times)
-
-    with pm.Model() as model:
-        p = pm.Uniform("p", 0.1, 1.0, shape=2)
-        pm.Normal("y", waves(p), 0.2, observed=np.sin(3.0 * times) * np.exp(-0.3 * times))
-    coarse = {waves: lambda p: pt.sin(5.0 * p[0] * times) * pt.exp(-p[1] * times)}
-    emulated = pk.emulate(model, 60, coarse=coarse, random_seed=1, progressbar=False)
-    assert emulated.emulation.rounds.log_ratio_sd.max() < 1e-6
-
-
-@pytest.mark.slow
 def test_a_search_begins_at_draws_of_the_model_with_cheap_versions(made):
     emulation = made[1].emulation
     first, draws = emulation.positions[:5, 0], emulation.draws[:, 0]

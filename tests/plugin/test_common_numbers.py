@@ -6,7 +6,7 @@ import pytest
 from arviz_stats.base import array_stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model.log_density import LogDensity, compile_log_density
+from pymc_kernel.plugin.model.log_density import compile_log_density
 from tests.plugin.models import same_draws, sample
 
 
@@ -51,17 +51,6 @@ def drawn(step, reuse_noise, seed=5):
 @pytest.mark.machine_code
 def test_the_posterior_stays_exact(step):
     assert is_exact(drawn(step, 0.8))
-
-
-@pytest.mark.machine_code
-def test_the_check_sees_numbers_that_never_change(monkeypatch):
-    def unchanging(density, position, start=LogDensity.__call__):
-        for op in density._blocks:
-            op.reuse_noise, op.num_streams = 1.0, 1
-        return start(density, position)
-
-    monkeypatch.setattr(LogDensity, "__call__", unchanging)
-    assert not is_exact(drawn(pk.AdaptiveMetropolis, 0.8))
 
 
 def spread_of_log_ratio(reuse_noise):

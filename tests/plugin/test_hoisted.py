@@ -47,20 +47,6 @@ def test_black_boxes_in_custom_distributions_are_found():
     assert (row.calls, row.inputs, row.outputs, row.functions) == (3, 1, 1, 3)  # each has data of its own
 
 
-@pytest.mark.slow
-def test_black_boxes_in_custom_distributions_are_learned():
-    model, true = groups("black box"), groups("gradient")
-    emulated = pk.emulate(model, 80, random_seed=1, progressbar=False)
-    assert emulated.emulation.distance < 0.05
-    assert [v.name for v in emulated.value_vars] == [v.name for v in true.value_vars]
-    settings = {"chains": 2, "cores": 1, "random_seed": 2, "progressbar": False, "target_accept": 0.95}
-    draws = [pm.sample(1000, model=m, **settings)["posterior"] for m in (emulated, true)]
-    for name in ("spread", "log_rate"):
-        found, known = (d[name].stack(s=("chain", "draw")) for d in draws)
-        np.testing.assert_allclose(found.mean("s"), known.mean("s"), atol=0.2 * float(known.std("s").max()))
-        np.testing.assert_allclose(found.std("s"), known.std("s"), rtol=0.2)
-
-
 def test_the_copy_is_the_same_model():
     model, true = groups("black box"), groups("gradient")
     copy = with_hoisted(model)

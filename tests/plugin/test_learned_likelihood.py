@@ -4,7 +4,6 @@ import arviz as az
 import cloudpickle
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 import pytest
 from scipy import stats
@@ -123,16 +122,6 @@ def test_one_parameter_and_one_summary():
         assert model.compile_logp()({"x": np.full(shape, 0.2)}) == pytest.approx(expected)
 
 
-def test_gradient_of_one_row_among_others(learned, groups):
-    """Rows share what averaging changes of their sum, so that one row depends on the parameters of all."""
-    places = pt.matrix()
-    density = LearnedLogLikelihoodOp(learned)(places, pt.as_tensor_variable(groups))
-    value, slope = (pytensor.function([places], out) for out in (density[1], pt.grad(density[1], places)))
-    at, step = np.random.default_rng(5).normal(size=(4, 2)), 1e-5 * np.eye(8).reshape(8, 4, 2)
-    numbers = [(value(at + s) - value(at - s)) / 2e-5 for s in step]
-    np.testing.assert_allclose(slope(at).ravel(), numbers, rtol=1e-5, atol=1e-6)
-
-
 def test_impossible_rows_leave_the_others_alone():
     rng = np.random.default_rng(6)
     theta = rng.normal(0.0, 1.0, (400, 1))
@@ -210,11 +199,6 @@ def test_predictive_draws_by_the_simulator(learned):
         pk.LearnedLikelihood("y", learned, *parts, observed=[0.1, 0.2], random=simulator)
         drawn = pm.sample_prior_predictive(5, random_seed=1)
     assert (drawn["prior_predictive"]["y"] == 7.0).all()
-    with pm.Model():
-        parts = [pm.Normal(name, 0.0, 1.0) for name in ("level", "slope")]
-        pk.LearnedLikelihood("y", learned, *parts, observed=[0.1, 0.2], random=lambda rng, *p, size: np.zeros(3))
-        with pytest.raises(ValueError, match=r"draws 'y' returned shape \(3,\) for size=\(2,\)"):
-            pm.sample_prior_predictive(5, random_seed=1)
 
 
 def test_data_can_be_set_and_the_model_sent(learned):
@@ -261,14 +245,6 @@ def test_what_does_not_fit_is_named(learned, change, error, match):
     settings = {"learned": learned, "params": [np.zeros(2)], "observed": [0.1, 0.2], **change}
     with pm.Model(), pytest.raises(error, match=match):
         pk.LearnedLikelihood("y", settings["learned"], *settings["params"], observed=settings["observed"])
-
-
-def test_a_misspelt_argument_is_not_ignored(learned):
-    with (
-        pm.Model(),
-        pytest.raises(TypeError, match=r"block 'y' got an unexpected keyword argument 'dim'.* takes .*dims"),
-    ):
-        pk.LearnedLikelihood("y", learned, np.zeros(2), observed=[0.1, 0.2], dim="group")
 
 
 def waits(rng, log_mean):

@@ -27,14 +27,26 @@ def asked(*is_inside):
     return has_density, calls
 
 
-def test_limits_are_where_the_density_ends():
-    has_density, _ = asked(lambda rows: (rows[0, 0] > 0.0) & (rows[0, 0] < 1.0) & (rows[0, 1] >= -0.5))
-    low, high = limits_of(has_density, KNOWN[:1], KNOWN)
-    assert 0.0 < low[0, 0] < 1e-15
-    assert 1.0 - 1e-15 < high[0, 0] < 1.0
-    assert low[0, 1] == pytest.approx(-0.5, abs=1e-15)
-    assert low[0, 1] >= -0.5
-    assert high[0, 1] == np.inf
+INF, TWO, SHARES = np.inf, [[[0.2, 0.2]], [[0.9, 0.9]]], [[[0.2, 0.8]], [[0.6, 0.4]], [[0.1, 0.9]]]
+ENDS = {  # where rows have a density; places that have one; lowest and highest values
+    "limits": (
+        [lambda rows: (rows[0, 0] > 0.0) & (rows[0, 0] < 1.0) & (rows[0, 1] >= -0.5)], KNOWN, [0.0, -0.5], [1.0, INF]
+    ),
+    "another": ([lambda rows: (rows[0, 0] >= -0.3) & (rows[0, 1] >= 0.1)], TWO, [-0.3, 0.1], [INF, INF]),
+    "bound": ([lambda rows: rows[0, 0] > 0.0, lambda rows: rows[0, 0] > 0.1], KNOWN, [-INF, -INF], [INF, INF]),
+    "sum": ([lambda rows: abs(rows.sum() - 1.0) < 1e-5] * 2, SHARES, [-INF, -INF], [INF, INF]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("is_inside", "known", "lowest", "highest"), ENDS.values(), ids=ENDS)
+def test_limits_are_where_the_density_ends(is_inside, known, lowest, highest):
+    """A bound that is another one at another place is no limit, nor is a sum that must be one."""
+    has_density, _ = asked(*is_inside)
+    known = np.array(known)
+    at = known[: len(is_inside)]
+    for found, end in zip(limits_of(has_density, at, known), (lowest, highest), strict=True):
+        np.testing.assert_allclose(found.ravel(), end, atol=1e-15, rtol=1e-15)
+        assert has_density(np.where(np.isfinite(end), found, at)).all()
 
 
 def test_without_limits_two_questions_are_asked():
@@ -50,23 +62,6 @@ def test_the_limit_of_one_output_is_tried_on_the_next():
     limits = limits_of(has_density, known[:1], known)
     assert (limits[0] == limits[0][0, 0]).all()
     assert len(calls) == 1 + 2 * 40 + 52 + 2 * 39 + 1
-
-
-def test_an_output_with_another_limit_has_its_own():
-    known = np.array([[[0.2, 0.2]], [[0.9, 0.9]]])
-    has_density, _ = asked(lambda rows: (rows[0, 0] >= -0.3) & (rows[0, 1] >= 0.1))
-    np.testing.assert_allclose(limits_of(has_density, known[:1], known)[0], [[-0.3, 0.1]], atol=1e-15)
-
-
-def test_a_bound_that_is_another_one_at_another_place_is_no_limit():
-    has_density, _ = asked(lambda rows: rows[0, 0] > 0.0, lambda rows: rows[0, 0] > 0.1)
-    assert limits_of(has_density, KNOWN[:2], KNOWN)[0, 0, 0] == -np.inf
-
-
-def test_a_sum_that_must_be_one_is_no_limit():
-    known = np.array([[[0.2, 0.8]], [[0.6, 0.4]], [[0.1, 0.9]]])
-    has_density, _ = asked(*[lambda rows: abs(rows.sum() - 1.0) < 1e-5] * 2)
-    assert np.isinf(limits_of(has_density, known[:2], known)).all()
 
 
 SUCCESSES = np.array([0, 1, 3, 15, 19, 20])

@@ -10,21 +10,14 @@ from pymc_kernel.plugin.reports import model_draws
 @pytest.mark.parametrize(
     ("stored", "known", "is_other"),
     [
-        (np.array([1.1, 2.0]), np.array([1.1, 2.0]), False),
         (np.array([1.1, 2.0], np.float32), np.array([1.1, 2.0]), False),
         (np.array([1.1, np.nan]), np.array([1.1, np.nan]), False),
         (np.array([1.1 + 1e-6, 2.0]), np.array([1.1, 2.0]), True),
-        (np.array([1e-9, 2.0]), np.array([2e-9, 2.0]), True),
         (np.array([1.1]), np.array([1.1, 2.0]), True),
         (np.array([10**7 + 1, 2]), np.array([10**7, 2]), True),
-        (np.array([3.0, 2.0]), np.array([3, 2]), False),
-        (np.array([True, False]), np.array([True, True]), True),
-        (np.array([[1.0], [2.0]]), np.array([1.0, 2.0]), True),
         (np.array(["mon", "tue"]), np.array([0.0, 1.0]), True),
-        (np.array(["mon", "tue"]), np.array(["mon", "tue"]), False),
         (np.array([1.0, None, np.nan], object), np.array([1.0, None, np.nan], object), False),
         (np.array([1, 2], "M8[D]"), np.array([1.0, 2.0]), True),
-        (np.array([1.0 + 1j]), np.array([1.0]), True),
     ],
 )
 def test_the_same_data_in_another_precision_are_no_other_data(stored, known, is_other):

@@ -29,15 +29,6 @@ def tree(draws, **groups):
     return az.from_dict({"posterior": {"slope": draws[..., :2], "level": draws[..., 2]}, **groups})
 
 
-def test_a_wrong_level_is_found_and_right_draws_pass():
-    right, wrong = pk.ksd_test(tree(normal_draws()), score=score), pk.ksd_test(tree(normal_draws(0.6)), score=score)
-    assert right.p_value > 0.05
-    assert wrong.p_value < 0.01
-    assert float(wrong.p_values["level"]) < 0.01
-    assert float(wrong.p_values["slope"].min()) > 0.05
-    assert wrong.shares["slope"].shape == (2,)
-
-
 def test_the_numbers_are_those_of_a_model_with_these_scores():
     with pm.Model() as model:
         pm.MvNormal("x", np.zeros(3), tau=PRECISION)

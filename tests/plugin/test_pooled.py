@@ -143,12 +143,6 @@ def beside(name, draws, **kwargs):
 
 
 @pytest.mark.slow
-def test_same_draws_beside_other_steps():
-    one, two = (beside("several", 30, tune=120, cores=cores, random_seed=3) for cores in (1, 2))
-    assert all(np.array_equal(one["posterior"][n], two["posterior"][n]) for n in one["posterior"].data_vars)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
 def test_same_draws_beside_other_steps_for_every_start_method(method):
     one = beside("several", 30, tune=120, cores=1, random_seed=3)

@@ -222,25 +222,6 @@ def test_synthetic_likelihood_of_normal_summaries_is_exact():
     assert float(draws.std()) == pytest.approx(spread, rel=3.5 / np.sqrt(2 * effective))
 
 
-def test_discrepancy_of_data_sets_needs_no_summary():
-    """Means and spreads are both learned from 100 observations."""
-    data = np.random.default_rng(0).normal(1.0, 2.0, 100)
-
-    def simulator(rng, mean, spread, size):
-        return rng.normal(mean, spread, size=size)
-
-    with pm.Model() as model:
-        mean, spread = pm.Normal("mean", 0, 3), pm.HalfNormal("spread", 3)
-        features = pk.kernels.random_fourier_features(pk.kernels.Gaussian(2.5), 50, 1, np.random.default_rng(1))
-        pk.KernelABC(
-            "y", simulator, mean, spread, observed=data, epsilon=0.1, num_simulations=3,
-            summary=lambda y: features(y[:, None]).mean(axis=0),
-        )  # fmt: skip
-    posterior = sample(model, pk.AdaptiveMetropolis, cores=1, draws=500, tune=500)["posterior"]
-    assert float(posterior["mean"].mean()) == pytest.approx(1.0, abs=0.5)
-    assert float(posterior["spread"].mean()) == pytest.approx(2.0, abs=0.6)
-
-
 def test_a_simulator_that_fails_is_counted_and_said():
     def simulator(rng, theta, size):
         trouble = rng.random()

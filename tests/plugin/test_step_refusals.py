@@ -174,11 +174,6 @@ def test_no_walk_under_noise_is_narrow_in_silence(name, way):
         assert noisy_walks.counted(chains).silent == 0
 
 
-def test_the_check_of_narrow_walks_sees_a_target_above_what_noise_allows():
-    chains = noisy_walks.on_arrays("AdaptiveMetropolis", 1.7, 2, 12, 1, 0.234)
-    assert noisy_walks.counted(chains).narrow >= 1
-
-
 def test_a_stuck_chain_with_an_exact_density_is_reported(caplog):
     with pm.Model() as model:
         pm.Normal("x")
@@ -243,17 +238,3 @@ def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation)
     step.setup_chain(np.random.default_rng(3), tune, 30)
     advance(step, model.initial_point(), 30)
     assert step.transition.fit is None
-
-
-def test_a_loop_that_ends_tuning_early_ends_the_learning():
-    """One that counts evaluations may."""
-    model = exact_model()
-    with model:
-        step = pk.KernelHMC()
-    step.setup_chain(np.random.default_rng(3), 300, 20)
-    point = advance(step, model.initial_point(), 250)[-1]
-    step.stop_tuning()
-    walk, fit = step.transition.walk, step.transition.fit
-    advance(step, point, 20)
-    assert step.transition.walk is walk
-    assert step.transition.fit is fit

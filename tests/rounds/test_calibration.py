@@ -10,7 +10,7 @@ from scipy.special import expit
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood, ParticleSampler
-from pymc_kernel.rounds.checks import checked, choose_match, ranks_of, simulated_ranks, summarized_ranks
+from pymc_kernel.rounds.checks import checked, choose_match, simulated_ranks, summarized_ranks
 from pymc_kernel.rounds.local_likelihood import Match
 from tests.rounds.priors import NormalPrior, UniformPrior
 
@@ -129,13 +129,6 @@ def test_weights_put_another_prior_in_place_of_where_was_simulated():
     assert (np.abs(found.shift) < 3.2 * found.shift_error).all()
     assert (np.abs(np.log(found.spread)) < 3.2 * found.log_spread_error).all()
     assert found.num_cases < 0.95 * plain.num_cases
-
-
-def test_rank_of_a_place_by_hand():
-    places = np.array([[0.0], [1.0], [2.0]])
-    weights = np.array([[0.1, 0.2, 0.4, 0.3]])
-    found = ranks_of(np.array([[1.5]]), places, weights, np.random.default_rng(1))
-    assert found[0, 0] == pytest.approx(0.3 + 0.3 * np.random.default_rng(1).random(1)[0])
 
 
 def test_each_case_counts_once_among_the_places(rng):

@@ -205,12 +205,6 @@ def test_the_power_is_the_largest_that_simulations_support():
     assert np.exp(ratio).mean() == pytest.approx(1.0, abs=0.05)
 
 
-def test_effective_number():
-    assert cautious.effective_number(np.full(7, 3.0)) == pytest.approx(7.0)
-    assert cautious.effective_number(np.log([1.0, 1.0, 2.0])) == pytest.approx(16.0 / 6.0)
-    assert cautious.effective_number(np.full(3, -np.inf)) == 0.0
-
-
 def test_a_region_holds_nearly_all_and_ends():
     rng = np.random.default_rng(8)
     positions = rng.standard_normal((2000, 2)) * [1e-3, 1e3]

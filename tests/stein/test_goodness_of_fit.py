@@ -40,12 +40,6 @@ def test_level_for_correlated_draws(correlation):
     assert 0.02 <= rejections(1000, lambda rng: autoregressive(rng, correlation, 3000, 2)) <= 0.08
 
 
-@pytest.mark.parametrize("correlation", [0.5, 0.9])
-def test_the_check_of_the_level_sees_correlation_that_is_ignored(correlation):
-    rate = rejections(60, lambda rng: autoregressive(rng, correlation, 500, 2), thin=1, flip_probability=0.5)
-    assert rate > 0.2
-
-
 def test_several_chains_have_signs_of_their_own(monkeypatch):
     """Thirty short chains: p-values with a mean of 1/2, of a standard error of .032; not by signs that chains share."""
 

@@ -46,39 +46,6 @@ def effects(rng, n, d):
     return draws, np.column_stack([-mu - down.sum(axis=1), of_tau, down])
 
 
-def eight_schools(rng, n):
-    """mu ~ N(0, 5^2), tau half Cauchy of scale 5, drawn by the marginal of log tau on a grid, the others given it."""
-    y, sd = np.array([28.0, 8, -3, 7, -1, 1, 18, 12]), np.array([15.0, 10, 16, 11, 9, 11, 10, 18])
-    grid = np.linspace(-6.0, 6.0, 4001)
-
-    def mean_given(log_tau):
-        variance = sd**2 + np.exp(2.0 * log_tau)[:, None]
-        precision = (1.0 / variance).sum(axis=1) + 1.0 / 25.0
-        return variance, precision, (y / variance).sum(axis=1) / precision
-
-    variance, precision, mean = mean_given(grid)
-    log_density = -0.5 * (np.log(variance) + y**2 / variance).sum(axis=1) + 0.5 * (mean**2 * precision)
-    log_density += grid - 0.5 * np.log(precision) - np.log1p(np.exp(2.0 * grid) / 25.0)
-    density = np.exp(log_density - log_density.max())
-    log_tau = rng.choice(grid, n, p=density / density.sum()) + 0.003 * (rng.random(n) - 0.5)
-    _, precision, mean = mean_given(log_tau)
-    mu = mean + rng.standard_normal(n) / np.sqrt(precision)
-    within = np.exp(-2.0 * log_tau)[:, None]
-    total = within + 1.0 / sd**2
-    theta = (mu[:, None] * within + y / sd**2) / total + rng.standard_normal((n, 8)) / np.sqrt(total)
-    off = (theta - mu[:, None]) * within
-    tau_square = np.exp(2.0 * log_tau)
-    of_tau = (off * (theta - mu[:, None])).sum(axis=1) - 7.0 - 2.0 * tau_square / (25.0 + tau_square)
-    draws = np.column_stack([mu, log_tau, theta])
-    return draws, np.column_stack([off.sum(axis=1) - mu / 25.0, of_tau, (y - theta) / sd**2 - off])
-
-
-@pytest.mark.slow
-def test_level_on_eight_schools():
-    """Exact draws of the posterior; 11 % were rejected while centers were fitted to the draws."""
-    assert 0.02 <= level(lambda rng: eight_schools(rng, 250), 400) <= 0.085
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "make",
