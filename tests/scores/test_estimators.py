@@ -9,6 +9,7 @@ from pymc_kernel.errors import NotDifferentiableError
 from pymc_kernel.scores.score_matching import base_measure, regularized_solve
 from tests.reference import slow_kernels, slow_scores
 from tests.reference.differences import central_differences
+from tests.reference.second_derivatives import hessian_diag, objective
 
 KERNELS = [K.Gaussian(np.array([1.5, 2.0, 1.0])), K.RationalQuadratic(1.7, alpha=2.0), K.InverseMultiquadric(1.5)]
 ESTIMATORS = [
@@ -52,13 +53,11 @@ def test_score_and_second_derivatives_are_those_of_the_log_density(estimator, sa
     fitted = estimator.fit(*sample, rng=rng)
     x = sample[0][:7] + 0.1
     score = central_differences(fitted.log_density, x)
-    bend = np.einsum("nii->ni", central_differences(fitted.score, x))
     size = np.abs(score).max()
     np.testing.assert_allclose(fitted.score(x), score, atol=1e-7 * size)
-    np.testing.assert_allclose(fitted.hessian_diag(x), bend, atol=1e-7 * np.abs(bend).max())
-    np.testing.assert_allclose(fitted.laplacian(x), fitted.hessian_diag(x).sum(axis=1))
-    loss = fitted.laplacian(x) + 0.5 * (fitted.score(x) ** 2).sum(axis=1)
-    assert fitted.objective(x, np.arange(7)) == pytest.approx(np.average(loss, weights=np.arange(7)))
+    if not isinstance(estimator, S.Full):  # which has more terms than its expansion
+        bend = np.einsum("nii->ni", central_differences(fitted.score, x))
+        np.testing.assert_allclose(hessian_diag(x, fitted.expansion), bend, atol=1e-7 * np.abs(bend).max())
 
 
 def basis_functions(estimator, basis):
@@ -97,8 +96,8 @@ def test_regularized_objective_is_stationary_at_the_fit(estimator, sample, rng):
     best = np.linalg.solve(curvature + estimator.regularization * penalty, slope)
 
     def loss(coefficients):
-        objective = prepared.assemble(coefficients, basis, base).objective(x, weights)
-        return objective + 0.5 * estimator.regularization * coefficients @ penalty @ coefficients
+        fit = prepared.assemble(coefficients, basis, base)
+        return objective(fit, x, weights) + 0.5 * estimator.regularization * coefficients @ penalty @ coefficients
 
     np.testing.assert_allclose(prepared.assemble(best, basis, base).score(x), fitted.score(x), rtol=1e-4, atol=1e-4)
     for direction in rng.normal(size=(5, size)):
@@ -204,7 +203,7 @@ def test_cross_validation_is_held_out_loss_of_separate_fits(estimator, rng):
                 penalized = curvature + strength * (np.eye(len(slope)) if penalty is None else penalty)
                 fitted = candidate.assemble(np.linalg.solve(penalized, slope), basis, base)
                 nothing = candidate.assemble(np.zeros(len(slope)), basis, base)
-                expected[i, j] += (fitted.objective(x[fold]) - nothing.objective(x[fold])) / 4
+                expected[i, j] += (objective(fitted, x[fold]) - objective(nothing, x[fold])) / 4
     np.testing.assert_allclose(found.losses, expected, rtol=1e-5, atol=1e-7)
     i, j = np.unravel_index(expected.argmin(), (2, 2))
     assert found.estimator.kernel.length_scale == settings["length_scales"][i]
