@@ -188,18 +188,6 @@ class FittedKDE:
         chosen = rng.integers(len(self.centers), size=size)
         return self.centers[chosen] + rng.standard_normal((size, len(root))) @ root.T
 
-    def bayes_factor(self, other: "FittedKDE") -> float:
-        """Return the evidence of this fit over that of another one of the same data; above 3 is taken as a preference.
-
-        Raises
-        ------
-        ValueError
-            Where the fits are of different data.
-        """
-        if not np.array_equal(self.centers, other.centers):
-            raise ValueError("the two fits are of different data, so their evidences cannot be compared.")
-        return float(np.exp(min(self.log_evidence - other.log_evidence, 700.0)))
-
 
 def _check_proper(posterior) -> None:
     """Raise ``ValueError`` where the posterior of the precision is no distribution."""

@@ -115,14 +115,14 @@ class KernelBayesFilter:
         if len(states) < 10:
             raise ValueError(f"a filter needs states and observations of at least ten times, got {len(states)}.")
         rng = np.random.default_rng(rng)
-        settings, error = self.given(), None
+        settings = self.given()
         if None in settings:
-            settings, error = self._choose(states, observations, rng)
+            settings = self._choose(states, observations, rng)
         factors = self._factors(states, observations, settings[:2], rng)
-        return replace(self._learn(states, factors, settings), validation_error=error)
+        return self._learn(states, factors, settings)
 
     def _choose(self, states, observations, rng):
-        """Return the best settings of the grid, and their error, on the end of the sequence."""
+        """Return the best settings of the grid, by their errors on the end of the sequence."""
         cut = len(states) - min(_MAX_VALIDATION, len(states) // 3)
         grid = _GRID if self.method == "importance" else _GRID._replace(regularization=_ORIGINAL_REGULARIZATIONS)
         grid = FilterSettings(*(some if one is None else (one,) for some, one in zip(grid, self.given(), strict=True)))
@@ -140,7 +140,7 @@ class KernelBayesFilter:
             values = itertools.product(*(getattr(grid, name) for name in names))
             candidates = [best._replace(**dict(zip(names, pair, strict=True))) for pair in values]
             best = min(candidates, key=lambda settings: (errors(settings) / spread).sum())
-        return best, float(errors(best).sum())
+        return best
 
     def _factors(self, states, observations, scales, rng):
         """Return the kernels of states and of observations, each followed by its factor."""
@@ -203,8 +203,6 @@ class FittedFilter:
     method : {"importance", "original"}
     settings : FilterSettings
         The four numbers in use.
-    validation_error : float or None
-        Mean squared error of the filter on the end of the training sequence, where something was chosen.
     """
 
     states: np.ndarray
@@ -213,7 +211,6 @@ class FittedFilter:
     dynamics: Dynamics
     method: str
     settings: FilterSettings
-    validation_error: float | None = None
 
     # -- one observation at a time -------------------------------------------------------------------------------
 

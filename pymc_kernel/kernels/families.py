@@ -216,34 +216,27 @@ def random_fourier_features(
 
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """k(x, y) = sum_j scale_j k_j(x, y).
+    """k(x, y) = sum_j k_j(x, y).
 
     Parameters
     ----------
     kernels : sequence of kernels
         All on the same points.
-    scales : sequence of float, optional
-        Positive; one each, 1 by default.
     """
 
     kernels: Sequence
-    scales: Sequence[float] | None = None
 
     def __post_init__(self):
-        scales = np.ones(len(self.kernels)) if self.scales is None else np.asarray(self.scales, dtype=float)
-        if len(self.kernels) == 0 or scales.shape != (len(self.kernels),) or not (scales > 0).all():
-            raise ValueError(
-                f"Sum needs at least one kernel and as many positive scales, got {len(self.kernels)} and {self.scales}."
-            )
-        object.__setattr__(self, "scales", tuple(scales.tolist()))
+        if len(self.kernels) == 0:
+            raise ValueError("Sum needs at least one kernel, got none.")
 
     def __call__(self, x, y=None) -> np.ndarray:
         """Return the Gram matrix (n, m); ``y`` defaults to ``x``."""
-        return sum(s * k(x, y) for k, s in zip(self.kernels, self.scales, strict=True))
+        return sum(k(x, y) for k in self.kernels)
 
     def diagonal(self, x) -> np.ndarray:
         """Return k(x_i, x_i), shape (n,)."""
-        return sum(s * k.diagonal(x) for k, s in zip(self.kernels, self.scales, strict=True))
+        return sum(k.diagonal(x) for k in self.kernels)
 
     def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
         """Return this kernel with numbers for the length scales that are "median"."""

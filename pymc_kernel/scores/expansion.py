@@ -11,12 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile, radial_row
+from pymc_kernel.kernels.profiles import fill_derivatives, radial_row
 from pymc_kernel.linalg import dot_product
 from pymc_kernel.machine_code import compiled
 
 _RADIAL, _COSINE = 0, 1
-BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
 
 
 class Expansion(NamedTuple):
@@ -168,38 +167,3 @@ def rows_value_and_score(x, e, start, stop, values, scores):
     """Write the values (n,) and gradients (n, d) of an expansion at rows of ``x`` (n, d)."""
     for i in range(start, stop):
         values[i] = value_and_score(x[i], e, scores[i])
-
-
-def hessian_diag(x: np.ndarray, expansion: Expansion) -> np.ndarray:
-    """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d).
-
-    For a coordinate x_i with t_i the i-th column of T and w_i = t_i . (u - U_j):
-    d^2 phi = 4 phi'' w_i^2 + 2 phi' |t_i|^2, and for the direction terms with c_i = t_i . v_j
-    d^2 (phi' along) = 4 phi'' w_i c_i + (2 phi'' |t_i|^2 + 4 phi''' w_i^2) along.
-    """
-    e, out = expansion, np.empty_like(x)
-    u, norms = (x - e.center) @ e.transform.T, (e.transform**2).sum(axis=0)[:, None]
-    if e.kind == _COSINE:
-        return np.diag(e.quadratic) - (e.coefficients * np.cos(u + e.phases)) @ e.transform**2
-    block = max(1, BLOCK // (e.coefficients.size * x.shape[1]))
-    for start in range(0, len(x), block):
-        rows = slice(start, start + block)
-        off = u[rows, :, None] - e.points_t  # (rows, p, m)
-        w = e.transform.T @ off
-        first, second, third = _profiles(e, (off**2).sum(axis=1), 3 if e.directions_t.size else 2)
-        terms = e.coefficients * (4.0 * second * w**2 + 2.0 * norms * first)
-        if e.directions_t.size:
-            along = (e.directions_t * off).sum(axis=1)[:, None]
-            terms += 4.0 * second * w * (e.transform.T @ e.directions_t)
-            terms += (2.0 * norms * second + 4.0 * third * w**2) * along
-        out[rows] = np.diag(e.quadratic) + terms.sum(axis=2)
-    return out
-
-
-def _profiles(e, squared, last):
-    """Return derivatives of the profile from the first to the third, each (rows, 1, m); None beyond the ``last``."""
-    found = []
-    for order in range(1, last + 1):
-        found.append(np.empty(squared.size))
-        fill_profile(e.family, e.shape_a, e.shape_b, order, squared.ravel(), found[-1])
-    return [one.reshape(len(squared), 1, -1) for one in found] + [None] * (3 - last)

@@ -42,10 +42,6 @@ class Finite(ScoreMatching):
         features = random_fourier_features(self.kernel, self.num_features, x.shape[1], rng)
         return features.frequencies, features.phases
 
-    def checked_basis(self, basis):
-        """Return frequencies and phases that were given."""
-        return basis
-
     def limited(self, size: int, num_dims: int):
         """Return the estimator with ``size`` coefficients at most, in any number of dimensions."""
         return replace(self, num_features=min(self.num_features, size))

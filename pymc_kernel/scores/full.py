@@ -45,35 +45,25 @@ class FittedFull(KernelExpansion):
         x = self._points(x)
         return super().score(x) + self._laplacian_terms(x)[1]
 
-    @within_range
-    @one_blas_thread
-    def hessian_diag(self, x) -> np.ndarray:
-        """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d)."""
-        x = self._points(x)
-        return super().hessian_diag(x) + self._laplacian_terms(x)[2]
-
     def _laplacian_terms(self, x):
-        """Return value (n,), gradient (n, d) and second derivatives (n, d) of sum_a c_a L(x - X_a).
+        """Return value (n,) and gradient (n, d) of sum_a c_a L(x - X_a).
 
         L = 4 phi'' |v|^2 + 2 T phi' with v = (x - X_a) / l^2 and T = sum 1 / l^2; the chain rule gives the rest.
         """
         inverse_square = self.kernel.inverse_length_scale(x.shape[1]) ** 2
         trace = inverse_square.sum()
         c = self.laplacian_weights
-        value, gradient, bend = np.empty(len(x)), np.empty_like(x), np.empty_like(x)
+        value, gradient = np.empty(len(x)), np.empty_like(x)
         for start in range(0, len(x), _BLOCK):
             rows = slice(start, start + _BLOCK)
-            first, second, third, fourth = (self.kernel.profile_matrix(x[rows], self.points, k) for k in (1, 2, 3, 4))
+            first, second, third = (self.kernel.profile_matrix(x[rows], self.points, k) for k in (1, 2, 3))
             v = (x[rows, None, :] - self.points) * inverse_square
             norm = (v**2).sum(axis=2)
             value[rows] = (4.0 * second * norm + 2.0 * trace * first) @ c
             common = 8.0 * third * norm + 4.0 * trace * second
             gradient[rows] = np.einsum("nmd,nm,m->nd", v, common, c)
             gradient[rows] += 8.0 * inverse_square * np.einsum("nmd,nm,m->nd", v, second, c)
-            bend[rows] = np.einsum("nmd,nm,m->nd", v**2, 16.0 * fourth * norm + 8.0 * trace * third, c)
-            bend[rows] += 32.0 * inverse_square * np.einsum("nmd,nm,m->nd", v**2, third, c)
-            bend[rows] += inverse_square * (common @ c)[:, None] + 8.0 * inverse_square**2 * (second @ c)[:, None]
-        return value, gradient, bend
+        return value, gradient
 
 
 @dataclass(frozen=True)
@@ -97,7 +87,7 @@ class Full(ScoreMatching):
     O((n d)^3) time, O((n d)^2) memory: a reference for some hundred points.
     """
 
-    smoothness: ClassVar[int] = 4
+    smoothness: ClassVar[int] = 3
 
     @within_range
     @one_blas_thread

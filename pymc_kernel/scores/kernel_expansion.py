@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_points, as_weights
-from pymc_kernel.parallel import one_blas_thread, over_row_blocks
-from pymc_kernel.scores.expansion import Expansion, hessian_diag, rows_value_and_score
+from pymc_kernel.kernels.points import as_points
+from pymc_kernel.parallel import over_row_blocks
+from pymc_kernel.scores.expansion import Expansion, rows_value_and_score
 
 
 def within_range(method):
@@ -61,32 +61,6 @@ class KernelExpansion:
     def score(self, x) -> np.ndarray:
         """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
         return self._values_and_scores(x)[1]
-
-    @within_range
-    @one_blas_thread
-    def hessian_diag(self, x) -> np.ndarray:
-        """Return the second derivatives by each coordinate at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
-        return hessian_diag(self._points(x), self.expansion)
-
-    @within_range
-    def laplacian(self, x) -> np.ndarray:
-        """Return the sum of the second derivatives at each row of ``x`` (n, d), shape (n,)."""
-        return self.hessian_diag(x).sum(axis=1)
-
-    @within_range
-    def objective(self, x, weights=None) -> float:
-        """Return the empirical Hyvarinen loss, the mean over rows of laplacian + |score|^2 / 2; lower is better.
-
-        Parameters
-        ----------
-        x : array_like (n, d)
-            Draws of the target, other ones than the fit has seen where the number is to judge it.
-        weights : array_like (n,), optional
-            Non-negative; they are normalized.
-        """
-        x = self._points(x)
-        loss = self.laplacian(x) + 0.5 * (self.score(x) ** 2).sum(axis=1)
-        return float(as_weights(weights, len(x)) @ loss)
 
     def _points(self, x):
         return as_points(x, "x", num_dims=self.num_dims)

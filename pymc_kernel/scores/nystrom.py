@@ -7,9 +7,11 @@ import numpy as np
 
 from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import BLOCK, radial_expansion
+from pymc_kernel.scores.expansion import radial_expansion
 from pymc_kernel.scores.kernel_expansion import KernelExpansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
+
+_BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class Nystrom(ScoreMatching):
         base = base_measure(self.base, x, weights) if base is None else base
         base_score = base.score(x)
         curvature, slope = np.zeros((m * d, m * d)), np.zeros(m * d)
-        block = max(64, BLOCK // (m * d * d))  # fewer would add to C too often
+        block = max(64, _BLOCK // (m * d * d))  # fewer would add to C too often
         for start in range(0, n, block):
             rows = slice(start, start + block)
             gradients = derivative_gram(self.kernel, x[rows], basis)

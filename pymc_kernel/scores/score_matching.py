@@ -112,7 +112,7 @@ class ScoreMatching:
 
     @within_range
     @one_blas_thread
-    def fit(self, x, weights=None, *, basis=None, rng: np.random.Generator | None = None) -> KernelExpansion:
+    def fit(self, x, weights=None, *, rng: np.random.Generator | None = None) -> KernelExpansion:
         """Return the surrogate fitted to draws.
 
         Parameters
@@ -120,31 +120,25 @@ class ScoreMatching:
         x : array_like (n, d)
         weights : array_like (n,), optional
             Non-negative; normalized.
-        basis : array_like (m, d) or a pair of arrays, optional
-            Basis points, or frequencies (m, d) and phases (m,) of ``Finite``, to use instead of random ones.
         rng : numpy.random.Generator, optional
             Draws the basis; seed 0 by default.
         """
         x, weights = checked_sample(x, weights)
-        estimator, basis = self.prepare(x, basis, rng)
+        estimator, basis = self.prepare(x, rng)
         curvature, slope, base = estimator.system(x, weights, basis)
         coefficients = regularized_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularization)
         return estimator.assemble(coefficients, basis, base)
 
-    def prepare(self, x, basis=None, rng=None):
-        """Return the estimator with a numeric length scale, and the basis; drawn where none is given."""
+    def prepare(self, x, rng=None):
+        """Return the estimator with a numeric length scale, and its basis."""
         rng = np.random.default_rng(0) if rng is None else rng
         estimator = self.resolved(x, rng)
-        return estimator, estimator.draw_basis(x, rng) if basis is None else estimator.checked_basis(basis)
+        return estimator, estimator.draw_basis(x, rng)
 
     def resolved(self, x, rng):
         """Return the estimator with a number for "median", which is taken over distinct points."""
         distinct = np.unique(x, axis=0) if isinstance(self.kernel.length_scale, str) else x
         return replace(self, kernel=self.kernel.resolve(distinct, rng))
-
-    def checked_basis(self, basis):
-        """Return basis points that were given."""
-        return as_points(basis, "basis")
 
     def penalty_matrix(self, basis):
         """Return R, or None for the identity."""

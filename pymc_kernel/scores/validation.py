@@ -90,7 +90,7 @@ def cross_validate(
     for row, length_scale in enumerate(length_scales):
         candidate = replace(limited, kernel=replace(estimator.kernel, length_scale=length_scale))
         # The same features or basis points for every length scale, as far as they can be the same.
-        candidate, basis = candidate.prepare(x, None, np.random.default_rng(seed))
+        candidate, basis = candidate.prepare(x, np.random.default_rng(seed))
         with np.errstate(over="ignore", invalid="ignore"):
             penalty = candidate.penalty_matrix(basis)
             systems = [candidate.system(x[f], weights[f] / weights[f].sum(), basis, base)[:2] for f in folds]

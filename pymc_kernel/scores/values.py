@@ -7,7 +7,6 @@ Hamiltonian trajectories along one).
 
 import math
 from dataclasses import dataclass, field, replace
-from numbers import Real
 from typing import ClassVar
 
 import numpy as np
@@ -80,8 +79,6 @@ class Values:
         the prior variance; for a smooth density far fewer are enough. O(values x points^2), memory O(values x points).
     learn_points : int
         The hyperparameters are learned from so many of them, O(n^3) for each of some dozens of steps.
-    window : float, optional
-        Points further below the maximum are left out, but for the best 20 + 5 d; 4 d + 10 by default.
     max_iterations : int
         Of the search for hyperparameters from each start.
     """
@@ -91,7 +88,6 @@ class Values:
     max_values: int = 4000
     num_basis: int = 1000
     learn_points: int = 300
-    window: float | None = None
     max_iterations: int = 40
 
     def __post_init__(self):
@@ -99,8 +95,6 @@ class Values:
             raise TypeError(f"kernel must be a radial one of pymc_kernel.kernels, got {self.kernel!r}.")
         names = "max_values", "num_basis", "learn_points", "max_iterations"
         check_whole(**{name: getattr(self, name) for name in names})
-        if self.window is not None and not (isinstance(self.window, Real) and self.window > 0):
-            raise ValueError(f"window must be a positive number, got {self.window!r}.")
 
     @within_range
     @one_blas_thread
@@ -149,7 +143,7 @@ class Values:
         kept = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
         rng = np.random.default_rng(0) if rng is None else rng
         # Far from the mode the best points differ by more than the window; dividing by it makes this case like others.
-        unit = max(1.0, float(np.ptp(values[kept])) / self._window(d))
+        unit = max(1.0, float(np.ptp(values[kept])) / window_of(d))
         if kept.size > self.max_values:
             kept = kept[rng.choice(kept.size, self.max_values, replace=False)]
         points, values = points[kept], values[kept] / unit
@@ -185,9 +179,6 @@ class Values:
         error = unit * small.leave_one_out_error(hyper)
         return FittedValues(scaled_expansion(expansion, unit), hyper, error, has_trend)
 
-    def _window(self, num_dims):
-        return window_of(num_dims) if self.window is None else self.window
-
     def _usable(self, points, values, num_wanted):
         num_dims = points.shape[1]
         finite = np.isfinite(values) & np.isfinite(points).all(axis=1)
@@ -195,7 +186,7 @@ class Values:
             # During burn-in from a far start the density grows fast, and few points are within the window.
             least = min(int(finite.sum()), num_wanted)
             level = np.sort(values[finite])[-least]
-            finite &= values >= min(level, values[finite].max() - self._window(num_dims))
+            finite &= values >= min(level, values[finite].max() - window_of(num_dims))
         if finite.sum() < num_dims + 3:
             raise ValueError(
                 f"only {finite.sum()} of {values.size} points have a finite log density; at least "

@@ -70,7 +70,6 @@ def test_settings_are_chosen_on_the_end_of_the_sequence():
     poor = KernelBayesFilter(**(GIVEN | {"regularization": 10.0, "ratio_regularization": 1.0})).fit(z, x, rng=0)
     errors = [((f.filter(y).mean() - truth) ** 2).sum(axis=1).mean() for f in (learned, poor)]
     assert errors[0] < 0.3 * errors[1]
-    assert 0.3 * errors[0] < learned.validation_error < 3.0 * errors[0]
 
 
 @pytest.mark.parametrize("method", ["importance", "original"])

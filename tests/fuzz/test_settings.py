@@ -25,7 +25,7 @@ SETTINGS = {
     scores.Lite: ["regularization", "kernel", "penalty"],
     scores.Finite: ["regularization", "kernel", "num_features"],
     scores.Nystrom: ["regularization", "kernel", "num_basis"],
-    scores.Values: ["max_values", "num_basis", "learn_points", "window", "max_iterations", "kernel"],
+    scores.Values: ["max_values", "num_basis", "learn_points", "max_iterations", "kernel"],
     adaptive_metropolis.Config: ["covariance", "scale", "target_accept"],
     kameleon.Config: ["kernel", "num_basis", "isotropic_share", "gamma", "scale", "target_accept", "whiten"],
     kernel_hmc.Config: ["surrogate", "exploring_share", "max_steps", "target_accept"],
@@ -42,7 +42,7 @@ SETTINGS = {
     rounds.ParticleSampler: ["num_particles", "threshold", "moves", "max_moves", "correlation"],
     LearnedLikelihood: ["num_centers"],
 }
-MEANT = {"whiten": 0.0, "max_iterations": 0.0, "window": np.inf, "constant": 0.0, "relative": 0.0}  # False, none, all
+MEANT = {"whiten": 0.0, "max_iterations": 0.0, "constant": 0.0, "relative": 0.0}  # False, none, all
 
 
 @pytest.mark.parametrize(("make", "name"), [(make, name) for make, names in SETTINGS.items() for name in names])

@@ -23,13 +23,7 @@ _MOST_ROWS = 40  # that are legible on one page
 _GAP = 0.6  # rows between the joint result and the parameters'
 
 
-def plot_ksd(
-    data: Any,
-    *,
-    backend: str | None = None,
-    plot_collection: azp.PlotCollection | None = None,
-    **arguments: Any,
-) -> azp.PlotCollection:
+def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.PlotCollection:
     """Draw the kernel Stein discrepancy beside its null distribution, a row for each parameter.
 
     Parameters
@@ -38,8 +32,6 @@ def plot_ksd(
         Draws, or the result of ``pk.ksd_test``.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
         As everywhere in ArviZ.
-    plot_collection : arviz_plots.PlotCollection, optional
-        To draw into; of one panel.
     **arguments
         Of ``pk.ksd_test``: ``model``, ``var_names`` and so on.
 
@@ -63,20 +55,19 @@ def plot_ksd(
     """
     report = data if isinstance(data, diagnostics.KSDReport) else diagnostics.ksd_test(data, **arguments)
     rows = _rows(report)
-    if plot_collection is None:
-        figure = figure_arguments(_ROW_HEIGHT * (len(rows.heights) + _GAP) + 130.0, backend)
-        plot_collection = azp.PlotCollection.wrap(rows.own, cols=[], backend=backend, figure_kwargs=figure)
+    figure = figure_arguments(_ROW_HEIGHT * (len(rows.heights) + _GAP) + 130.0, backend)
+    collection = azp.PlotCollection.wrap(rows.own, cols=[], backend=backend, figure_kwargs=figure)
     start, stop = _limits(rows)
-    plot_collection.update_aes_from_dataset("y", rows.y)
-    plot_collection.map(visuals.line_x, "null_band", data=rows.band, color=_BAND_COLOR, alpha=0.4, width=8)
-    plot_collection.map(visuals.scatter_x, "observed", data=rows.own, color=_OWN_COLOR, size=40)
+    collection.update_aes_from_dataset("y", rows.y)
+    collection.map(visuals.line_x, "null_band", data=rows.band, color=_BAND_COLOR, alpha=0.4, width=8)
+    collection.map(visuals.scatter_x, "observed", data=rows.own, color=_OWN_COLOR, size=40)
     text = {"text": "{:.3f}".format, "horizontal_align": "right", "color": "B1"}
-    plot_collection.map(visuals.annotate_xy, "p_value", data=rows.p_values, x=stop, **text)
-    _add_names(plot_collection, rows, start, stop)
+    collection.map(visuals.annotate_xy, "p_value", data=rows.p_values, x=stop, **text)
+    _add_names(collection, rows, start, stop)
     expected = "cannot be judged" if report.unjudged else f"as many normal draws {report.test.normal_ksd:.3g}"
-    title, panel = f"KSD {report.ksd:.3g}, {expected}", plot_collection.get_target(None, {})
-    backend_of(plot_collection).title(title, panel)
-    return plot_collection
+    title, panel = f"KSD {report.ksd:.3g}, {expected}", collection.get_target(None, {})
+    backend_of(collection).title(title, panel)
+    return collection
 
 
 class _Rows(NamedTuple):
