@@ -4,6 +4,7 @@ from scipy import stats
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.kernels import Gaussian
+from tests.reference import grids
 
 EXACT = {"num_basis": 10_000, "tolerance": 1e-13}
 
@@ -61,9 +62,7 @@ def test_fewer_points_around_the_observation_make_a_narrow_posterior_narrower():
     near = rule.near([3.0], np.random.default_rng(2))
     assert len(near.latent) == 375
     grid = np.linspace(-1.0, 4.0, 20_001)  # by quadrature
-    density = np.exp(-0.5 * grid**2 - 0.5 * ((3.0 - grid**3) / 0.3) ** 2)
-    mean = (grid * density).sum() / density.sum()
-    spread = np.sqrt(((grid - mean) ** 2 * density).sum() / density.sum())
+    mean, spread = grids.moments(grid, -0.5 * grid**2 - 0.5 * ((3.0 - grid**3) / 0.3) ** 2)
     (found, found_spread), (_, whole_spread) = (moments(r.posteriors([3.0])[0]) for r in (near, rule))
     assert found[0] == pytest.approx(mean, abs=0.3 * spread)
     assert spread < found_spread[0] < 1.8 * spread

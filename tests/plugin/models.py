@@ -4,6 +4,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor import wrap_py
+from pytensor.graph.op import Apply, Op
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.hoisted import with_hoisted
@@ -17,11 +18,29 @@ def noisy_normal(rng, theta, observed, sd=1.5):
     return -0.5 * float(theta) ** 2 + rng.normal(-0.5 * sd**2, sd)
 
 
+def normal_simulator(rng, theta, size):
+    return rng.normal(theta, 1.0, size)
+
+
 def noisy_model():
     with pm.Model() as model:
         theta = pm.Flat("theta", initval=0.1)
         pk.EstimatedLikelihood("y", noisy_normal, theta, observed=np.zeros(1))
     return model
+
+
+class Counted(Op):
+    """A function of one vector or number without a gradient, which counts its calls."""
+
+    def __init__(self, function, otype=pt.dscalar):
+        self.function, self.otype, self.calls = function, otype, 0
+
+    def make_node(self, x):
+        return Apply(self, [pt.as_tensor_variable(x)], [self.otype()])
+
+    def perform(self, node, inputs, outputs):
+        self.calls += 1
+        outputs[0][0] = np.asarray(self.function(inputs[0]))
 
 
 def exact_model():

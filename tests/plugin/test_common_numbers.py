@@ -7,7 +7,7 @@ from arviz_stats.base import array_stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from tests.plugin.models import same_draws, sample
+from tests.plugin.models import normal_simulator, same_draws, sample
 
 
 def wavy_normal(rng, theta, observed):
@@ -23,16 +23,11 @@ def wavy_model(reuse_noise):
     return model
 
 
-def simulator(rng, theta, size):
-    return rng.normal(theta, 1.0, size)
-
-
 def abc_model(reuse_noise):
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 1)
-        pk.KernelABC(
-            "y", simulator, theta, observed=np.array([1.0]), epsilon=0.2, num_simulations=5, reuse_noise=reuse_noise
-        )
+        settings = {"epsilon": 0.2, "num_simulations": 5, "reuse_noise": reuse_noise}
+        pk.KernelABC("y", normal_simulator, theta, observed=np.array([1.0]), **settings)
     return model
 
 

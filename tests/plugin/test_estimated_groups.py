@@ -15,6 +15,7 @@ from pymc_kernel.plugin.emulation.emulation import measured_by_pairs, noise_vari
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
 from pymc_kernel.plugin.emulation.record import with_zeros
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
+from tests.reference.grids import moments
 
 pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 
@@ -320,9 +321,7 @@ def test_groups_whose_estimates_are_often_zero_are_sampled_right():
     assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1
     grid = np.linspace(-8.0, 4.0, 4001)
     for i, y in enumerate(SEEN):
-        weights = np.exp(y * grid - np.exp(grid) - 0.5 * (grid / 1.5) ** 2)
-        mean = weights @ grid / weights.sum()
-        sd = np.sqrt(weights @ (grid - mean) ** 2 / weights.sum())
+        mean, sd = moments(grid, y * grid - np.exp(grid) - 0.5 * (grid / 1.5) ** 2)
         draws = idata["posterior"]["rates"][:, :, i]
         assert float(draws.mean()) == pytest.approx(mean, abs=0.2 * sd)
         assert float(draws.std()) == pytest.approx(sd, rel=0.15)

@@ -13,6 +13,7 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.simulation import likelihood_free
 from pymc_kernel.plugin.warn import findings_in
 from pymc_kernel.rounds import Calibration, Checks
+from tests.reference.grids import moments
 
 QUIET = {"chains": 4, "progressbar": False, "random_seed": 1}
 NOISE = 0.5
@@ -78,9 +79,7 @@ def test_a_bound_counts_and_a_second_variable():
     )
     grid = np.linspace(0.0005, 0.9995, 2000)
     density = stats.binom(20, grid).pmf(15) * stats.norm(grid, 0.2 / np.sqrt(2.0)).pdf(0.7) * stats.beta(2, 2).pdf(grid)
-    density /= density.sum()
-    mean = (grid * density).sum()
-    sd = np.sqrt((density * (grid - mean) ** 2).sum())
+    mean, sd = moments(grid, np.log(density))
     draws = idata["posterior"]["share"].values
     assert abs(draws.mean() - mean) < 0.2 * sd
     assert draws.std() == pytest.approx(sd, rel=0.15)

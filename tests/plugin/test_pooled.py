@@ -7,7 +7,7 @@ from scipy import stats
 import pymc_kernel as pk
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.plugin.model.log_density import LogDensity
-from tests.plugin.models import exact_model, noisy_model, noisy_normal
+from tests.plugin.models import exact_model, noisy_model, noisy_normal, normal_simulator
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
@@ -203,16 +203,13 @@ class Captured(Exception):
 
 
 def test_chains_begin_where_pilot_simulations_were_near_the_data(monkeypatch):
-    def simulator(rng, theta, size):
-        return rng.normal(theta, 1.0, size)
-
     def capture(step, starts, *rest):
         raise Captured([float(p[0]) for p in starts])
 
     monkeypatch.setattr("pymc_kernel.plugin.samplers.pooled._tune_together", capture)
     with pm.Model():
         theta = pm.Normal("theta", 0.0, 1000.0)
-        pk.KernelABC("y", simulator, theta, observed=np.full(50, 2.0), summary=np.mean, num_pilot=1000)
+        pk.KernelABC("y", normal_simulator, theta, observed=np.full(50, 2.0), summary=np.mean, num_pilot=1000)
         with pytest.raises(Captured) as found:
             pk.sample_khmc(random_seed=1, **QUIET)
     [starts] = found.value.args

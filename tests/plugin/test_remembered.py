@@ -4,27 +4,23 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-from pytensor.graph.op import Apply, Op
 
 import pymc_kernel as pk
+from tests.plugin.models import Counted
 
 TIMES = np.linspace(0.0, 2.0, 8)
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "cores": 1, "chains": 2, "random_seed": 1}
 
 
-class Decay(Op):
-    """A black box that counts its calls, and hands out one array that it writes to at the next call."""
+def decay():
+    """Return a black box that hands out one array, which it writes to at the next call."""
+    out = np.empty(TIMES.size)
 
-    def __init__(self):
-        self.calls, self.out = 0, np.empty(TIMES.size)
+    def write(rate):
+        out[:] = np.exp(-TIMES * np.exp(rate))
+        return out
 
-    def make_node(self, rate):
-        return Apply(self, [pt.as_tensor_variable(rate)], [pt.dvector()])
-
-    def perform(self, node, inputs, outputs):
-        self.calls += 1
-        self.out[:] = np.exp(-TIMES * np.exp(inputs[0]))
-        outputs[0][0] = self.out
+    return Counted(write, pt.dvector)
 
 
 def decays(box):
@@ -38,7 +34,7 @@ def decays(box):
 
 
 def test_nuts_beside_kernel_hmc_does_not_call_the_black_box_again():
-    box = Decay()
+    box = decay()
     model, rates = decays(box)
     with model:
         step = pk.KernelHMC([rates])

@@ -8,11 +8,7 @@ import pytest
 from scipy import stats
 
 import pymc_kernel as pk
-from tests.plugin.models import same_draws, sample
-
-
-def normal_simulator(rng, theta, size):
-    return rng.normal(theta, 1.0, size=size)
+from tests.plugin.models import normal_simulator, same_draws, sample
 
 
 def abc_model(block=pk.KernelABC, simulator=normal_simulator, **kwargs):

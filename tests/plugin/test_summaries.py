@@ -7,12 +7,9 @@ from pymc.model.transform.optimization import freeze_dims_and_data
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.simulation.pairs import simulated_pairs
+from tests.plugin.models import normal_simulator
 
 QUIET = {"progressbar": False, "random_seed": 1}
-
-
-def normal_simulator(rng, theta, size):
-    return rng.normal(theta, 1.0, size)
 
 
 def long_data_model(block=pk.KernelABC, **settings):

@@ -11,43 +11,36 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pytensor import wrap_py
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
 from pymc_kernel.plugin.warn import findings_in
+from tests.plugin.models import Counted
 
 QUICK = {"random_seed": 1, "progressbar": False}
 
 
-class Costly(Op):
-    """A log likelihood of two numbers without a gradient, which counts its calls."""
+def costly(x):
+    """A log likelihood of two numbers."""
+    if x[1] > 50.0:
+        raise RuntimeError("the solver diverged")
+    return -0.5 * ((x[0] - 1.0) / 0.1) ** 2 - 0.5 * ((np.log(x[1]) - 2.0) / 0.2) ** 2
 
-    calls = 0
 
-    def make_node(self, x):
-        return Apply(self, [pt.as_tensor_variable(x)], [pt.dscalar()])
-
-    def perform(self, node, inputs, outputs):
-        Costly.calls += 1
-        (x,) = inputs
-        if x[1] > 50.0:
-            raise RuntimeError("the solver diverged")
-        outputs[0][0] = np.asarray(-0.5 * ((x[0] - 1.0) / 0.1) ** 2 - 0.5 * ((np.log(x[1]) - 2.0) / 0.2) ** 2)
+COSTLY = Counted(costly)
 
 
 def model_of(op=None):
     with pm.Model() as model:
         a = pm.Normal("a", 0, 2)
         b = pm.LogNormal("b", 0, 2)
-        pm.Potential("y", (Costly() if op is None else op)(pt.stack([a, b])))
+        pm.Potential("y", (COSTLY if op is None else op)(pt.stack([a, b])))
     return model
 
 
 def costs_little(theta):
-    """The likelihood of ``Costly`` with gradients, so that a model has no black box."""
+    """The likelihood of ``costly`` with gradients, so that a model has no black box."""
     return -0.5 * ((theta[0] - 1.0) / 0.1) ** 2 - 0.5 * ((pt.log(theta[1]) - 2.0) / 0.2) ** 2
 
 
@@ -79,10 +72,10 @@ def check_posterior(posterior):
 
 @pytest.fixture(scope="module")
 def found(as_users_run):
-    Costly.calls = 0
+    COSTLY.calls = 0
     with as_users_run():
         idata = run(500, evaluations=60, tolerance=0.0, model=model_of())
-    return idata, Costly.calls
+    return idata, COSTLY.calls
 
 
 def test_posterior_of_a_black_box_with_a_positive_parameter(found):
@@ -193,10 +186,10 @@ def test_any_executor_gives_the_same_bits_and_a_store_goes_on(op, tmp_path):
         here = run(**settings)
         with ThreadPoolExecutor(3) as pool:
             there = run(executor=pool, store=tmp_path / "s", **settings)
-        before = Costly.calls
+        before = COSTLY.calls
         again = run(store=tmp_path / "s", executor=None if op is None else 1, **settings)
         if op is None:  # the best one, to see that the likelihood is the same, and those that show the structure
-            assert Costly.calls - before <= 1 + 6
+            assert COSTLY.calls - before <= 1 + 6
         longer = run(store=tmp_path / "s", **{**settings, "evaluations": 26})
         with pytest.raises(ValueError, match="seed"):
             run(store=tmp_path / "s", **{**settings, "random_seed": 2})
@@ -314,7 +307,7 @@ def test_interrupted_it_returns_draws_by_what_was_learned(give_draws):
         calls.append(x)
         if len(calls) == 30:
             raise KeyboardInterrupt
-        return np.asarray(-0.5 * ((x[0] - 1.0) / 0.1) ** 2 - 0.5 * ((np.log(x[1]) - 2.0) / 0.2) ** 2)
+        return np.asarray(costly(x))
 
     with model_of(interrupted), warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")

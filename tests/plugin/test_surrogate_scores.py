@@ -6,31 +6,15 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 import xarray as xr
-from pytensor.graph.op import Apply, Op
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.reports.model_draws import Selection, read_draws
-from tests.plugin.models import noisy_model
-
-
-class BentNormal(Op):
-    """A log density without a gradient that counts how often it is asked for."""
-
-    def __init__(self):
-        self.calls = 0
-
-    def make_node(self, x):
-        return Apply(self, [pt.as_tensor_variable(x)], [pt.dscalar()])
-
-    def perform(self, node, inputs, outputs):
-        self.calls += 1
-        [x] = inputs
-        outputs[0][0] = np.asarray(-0.5 * x[0] ** 2 - 0.5 * (x[1] - 0.2 * x[0] ** 2) ** 2)
+from tests.plugin.models import Counted, noisy_model
 
 
 def black_box():
-    op = BentNormal()
+    op = Counted(lambda x: -0.5 * x[0] ** 2 - 0.5 * (x[1] - 0.2 * x[0] ** 2) ** 2)
     with pm.Model(coords={"which": ["a", "b"]}) as model:
         x = pm.Flat("x", dims="which")
         pm.Potential("dark", op(x))

@@ -11,7 +11,7 @@ def prior_covariance(a, b, hyper):
     for i, x in enumerate(a):
         for j, y in enumerate(b):
             radial = math.exp(-0.5 * sum(((x - y) * hyper.inverse_length_scale) ** 2))
-            out[i, j] = hyper.radial * radial + hyper.quadratic * (1.0 + x @ y / len(x)) ** 2
+            out[i, j] = getattr(hyper, "radial", 1.0) * radial + hyper.quadratic * (1.0 + x @ y / len(x)) ** 2
     return out
 
 

@@ -7,6 +7,7 @@ from scipy import stats
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, Draws, ParticleSampler, cautious
+from tests.reference.grids import moments
 from tests.rounds.priors import NormalPrior
 
 FAST = ParticleSampler(600, moves=16)
@@ -97,9 +98,7 @@ def test_far_simulations_are_left_out_where_they_mislead():
     assert state.rounds[-1].num_near < 390
     grid = np.linspace(-2.0, 2.0, 4001)
     log_density = stats.norm(grid, 0.15).logpdf(0.1) + stats.norm(np.sin(4.0 * grid), 0.05).logpdf(0.2)
-    density = np.exp(log_density - 0.5 * grid**2)
-    mean = (grid * density).sum() / density.sum()
-    spread = np.sqrt(((grid - mean) ** 2 * density).sum() / density.sum())
+    mean, spread = moments(grid, log_density - 0.5 * grid**2)
     draws = draws.positions[:, 0]
     inside = np.abs(draws) < 0.4  # the next half period holds less than a hundredth
     assert inside.mean() > 0.97
