@@ -239,11 +239,9 @@ class LikelihoodOfData:
         success = self.learned.success
         for k in range(len(found) if success is not None else 0):
             chance = success if k == 0 else success.replicate(k - 1)
-            if gradient:
-                terms = chance.log_probability_and_gradient(parameters)
-                found[k], slopes[k] = found[k] + terms[0], slopes[k] + terms[1]
-            else:
-                found[k] += chance.log_probability(parameters)
+            log_probabilities, own_slopes = chance.evaluate(parameters, gradient)
+            found[k] += log_probabilities
+            slopes[k] += own_slopes
         outside = self.outside | ~np.isfinite(found) | ~np.isfinite(slopes).all(axis=2)
         return np.where(outside, -np.inf, found), np.where(outside[..., None], 0.0, slopes)
 
