@@ -202,18 +202,18 @@ def test_what_folds_say_in_words():
     tails = np.array([[0.12, 0.05], [0.05, 0.015]])
     calibration = Calibration(400.0, np.array([0.02, -0.4]), np.array([1.6, 1.01]), tails)
     checks = Checks(calibration, np.array([0.1, 0.65]), 0.12)
-    said = likelihood_free._words_of(checks, ["a", "b (entry 0)"])
+    said = likelihood_free._words_of(checks, ["a", "b[0]"])
     assert said == [
         "12 % of it lie where the last round did not simulate",
-        "by the simulations that there are, the mean of b (entry 0) has a standard error of 0.65 posterior standard "
+        "by the simulations that there are, the mean of b[0] has a standard error of 0.65 posterior standard "
         "deviations",
         "of simulations that resemble the data, posteriors of a are too narrow: true values spread 1.60 times as far "
         "as they say",
-        "of simulations that resemble the data, true values of b (entry 0) lie 0.40 posterior standard deviations "
+        "of simulations that resemble the data, true values of b[0] lie 0.40 posterior standard deviations "
         "below the means that are learned for them",
         "of simulations that resemble the data, 12.0 % of the true values of a, not 5 %, lie below the 5 % quantile "
         "that is learned for them",
-        "of simulations that resemble the data, 1.5 % of the true values of b (entry 0), not 5 %, lie above the 95 % "
+        "of simulations that resemble the data, 1.5 % of the true values of b[0], not 5 %, lie above the 95 % "
         "quantile that is learned for them",
     ]
     right = Calibration(400.0, np.full(2, 0.1), np.ones(2), np.array([[0.04, 0.07], [0.035, 0.06]]))
