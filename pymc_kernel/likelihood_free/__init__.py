@@ -2,13 +2,7 @@
 
 from pymc_kernel.likelihood_free.bandwidth import Bandwidth, Pilot, TooManyFailures, choose_bandwidth, explore
 from pymc_kernel.likelihood_free.batches import Batch, Workers, WorkersLost
-from pymc_kernel.likelihood_free.estimates import (
-    as_data_points,
-    log_kernel_abc,
-    log_mmd_abc,
-    log_normal_unbiased,
-    log_synthetic,
-)
+from pymc_kernel.likelihood_free.estimates import log_kernel_abc, log_normal_unbiased, log_synthetic
 from pymc_kernel.likelihood_free.interrupts import TimedOut, time_limit
 from pymc_kernel.likelihood_free.learned_likelihood import FittedLikelihood, LearnedLikelihood
 from pymc_kernel.likelihood_free.rejection import Accepted, regression_adjusted, rejection
@@ -38,12 +32,10 @@ __all__ = [
     "TooManyFailures",
     "Workers",
     "WorkersLost",
-    "as_data_points",
     "choose_bandwidth",
     "explore",
     "failures_are_raised",
     "log_kernel_abc",
-    "log_mmd_abc",
     "log_normal_unbiased",
     "log_synthetic",
     "open_store",

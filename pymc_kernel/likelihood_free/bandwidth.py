@@ -49,8 +49,6 @@ class Bandwidth(NamedTuple):
     """(q, q), lower Cholesky factor of the kernel's covariance."""
     relative: float
     """Standard deviation of the kernel in that of a simulation, where the mean moves with the parameters."""
-    log_variance: float
-    """Of the log estimate at the posterior."""
     recommended: int
     """Simulations for each estimate with which a relative bandwidth of one half would have the variance wanted."""
     offset: float
@@ -192,7 +190,6 @@ def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, l
     return Bandwidth(
         factor,
         relative,
-        log_variance_at(relative),
         _recommended(offsets, informative, log_variance),
         float(np.sqrt((means**2).mean(axis=1).min())),
         _hidden_information(offsets, informative),

@@ -7,7 +7,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 from scipy.special import gammaln
 
-from pymc_kernel.kernels.points import as_numbers, as_points
+from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
@@ -164,38 +164,6 @@ def _log_wishart(q, dof):
     """Return log c(q, dof), c = 2^(-q dof / 2) pi^(-q (q - 1) / 4) / prod_i Gamma((dof - i + 1) / 2)."""
     gammas = gammaln(0.5 * (dof - np.arange(q))).sum()
     return -0.5 * q * dof * math.log(2.0) - 0.25 * q * (q - 1) * math.log(math.pi) - gammas
-
-
-def log_mmd_abc(simulated: list[np.ndarray], observed: np.ndarray, epsilon: float, num_simulations: int) -> float:
-    """Return the log of the mean of exp(-MMD^2 / epsilon) over simulated data sets (Park et al. 2016, K2-ABC).
-
-    Parameters
-    ----------
-    simulated : list of ndarray (r,)
-        Mean features of the data sets, whose scalar products are the kernel means', exact or by random features.
-    observed : ndarray (r,)
-        Mean feature of the data.
-    epsilon : float
-    num_simulations : int
-        With those that failed.
-    """
-    if not 0.0 < epsilon < math.inf:
-        raise ValueError(f"epsilon must be a positive number, got {epsilon!r}.")
-    _check_number(num_simulations, len(simulated))
-    if not len(simulated):
-        return -math.inf
-    features, observed = _checked(simulated, observed)
-    with np.errstate(over="ignore"):
-        squared = ((features - observed) ** 2).sum(axis=1) / epsilon
-    return float(_log_sum_exp(-squared) - math.log(num_simulations))
-
-
-def as_data_points(values) -> np.ndarray:
-    """Return a data set as points (n, d): its first axis counts the observations."""
-    values = as_numbers(values, "values")
-    if not values.size:
-        raise ValueError(f"values must hold at least one number, got shape {values.shape}.")
-    return as_points(values.reshape(len(values), -1) if values.ndim > 1 else values.reshape(-1, 1), "values")
 
 
 @one_blas_thread

@@ -32,16 +32,9 @@ class Simulations(NamedTuple):
 
     summaries: list[np.ndarray]
     """Of the calls that succeeded."""
-    exceptions: int
-    """Calls that raised an error."""
-    not_finite: int
-    """Calls that gave NaN or infinite numbers."""
+    failed: int
+    """Calls that raised an error, or gave NaN or infinite numbers."""
     first_error: Exception | None
-
-    @property
-    def failed(self) -> int:
-        """Number of calls that failed in one way or another."""
-        return self.exceptions + self.not_finite
 
 
 def simulate_repeatedly(simulate: Callable[[], np.ndarray], summary: Callable | None, times: int) -> Simulations:
@@ -59,8 +52,7 @@ def simulate_repeatedly(simulate: Callable[[], np.ndarray], summary: Callable | 
                 errors.append(error)
 
     summaries = _summarized(data_sets(), summary)
-    not_finite = times - len(errors) - len(summaries)
-    return Simulations(summaries, len(errors), not_finite, errors[0] if errors else None)
+    return Simulations(summaries, times - len(summaries), errors[0] if errors else None)
 
 
 def simulate_together(simulate: Callable[[], np.ndarray], summary: Callable | None, times: int) -> Simulations:
@@ -76,14 +68,14 @@ def simulate_together(simulate: Callable[[], np.ndarray], summary: Callable | No
     try:
         data = np.asarray(simulate(), dtype=float)
     except Exception as error:
-        return Simulations([], times, 0, error)
+        return Simulations([], times, error)
     if data.ndim == 0 or len(data) != times:
         raise ValueError(
             f"a vectorized simulator returned shape {data.shape}; its first dimension must be size[0] = {times}, the "
             "number of data sets."
         )
     summaries = _summarized(data, summary)
-    return Simulations(summaries, 0, times - len(summaries), None)
+    return Simulations(summaries, times - len(summaries), None)
 
 
 def _summarized(data_sets, summary):

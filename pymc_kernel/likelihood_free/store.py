@@ -94,10 +94,13 @@ def open_store(
     path = Path(path)
     if path.exists() and not path.is_dir():
         raise ValueError(f"store must be a directory, or a path where nothing is yet: {path} is a file.")
-    if path.exists() and any(path.iterdir()):
-        return _reopened(zarr, path, specs, coords, draws, batch_size, identity)
-    batch_size = batch_size or _default_batch_size(draws)
-    # It gets its name once it is whole, so that a run that is killed here can begin again.
+    if not path.exists() or not any(path.iterdir()):
+        _make(zarr, path, specs, coords, draws, batch_size or _default_batch_size(draws), whole)
+    return _opened(zarr, path, specs, coords, draws, batch_size, identity)
+
+
+def _make(zarr, path, specs, coords, draws, batch_size, identity):
+    """Make a store, which gets its name once it is whole, so that a run that is killed here can begin again."""
     making = path.with_name(f"{path.name}.making")
     group = zarr.open_group(making, mode="w", zarr_format=3)
     for name, spec in specs.items():
@@ -111,15 +114,10 @@ def open_store(
         )
     group.create_array("done", shape=(-(-draws // batch_size),), chunks=(1,), dtype="u1", dimension_names=("batch",))
     _write_coords(group, specs, coords, draws)
-    group.attrs["pymc_kernel"] = {"format": _FORMAT, "batch_size": batch_size, "identity": whole}
+    group.attrs["pymc_kernel"] = {"format": _FORMAT, "batch_size": batch_size, "identity": identity}
     if path.exists():
         path.rmdir()
     making.rename(path)
-    return _on_disk(zarr.open_group(path, mode="r+", zarr_format=3), specs, draws, batch_size), whole
-
-
-def _on_disk(group, specs, draws, batch_size):
-    return Store({name: group[name] for name in specs}, group["done"], draws, batch_size)
 
 
 def _default_batch_size(draws: int) -> int:
@@ -138,7 +136,7 @@ def _write_coords(group, specs, coords, draws):
             group.create_array(f"{parent}/{dim}", data=values, dimension_names=(dim,), overwrite=True)
 
 
-def _reopened(zarr, path, specs, coords, draws, batch_size, identity):
+def _opened(zarr, path, specs, coords, draws, batch_size, identity):
     try:
         group = zarr.open_group(path, mode="r+", zarr_format=3)
         made = group.attrs["pymc_kernel"]
@@ -162,7 +160,7 @@ def _reopened(zarr, path, specs, coords, draws, batch_size, identity):
         raise ValueError(f"the store {path} holds {there} draws; ask for that many or more, got {draws}.")
     if draws > there:
         _extend(group, specs, coords, there, draws, made["batch_size"])
-    return _on_disk(group, specs, draws, made["batch_size"]), stored
+    return Store({name: group[name] for name in specs}, group["done"], draws, made["batch_size"]), stored
 
 
 def _extend(group, specs, coords, before, draws, batch_size):

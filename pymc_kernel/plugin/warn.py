@@ -12,6 +12,7 @@ from pymc_kernel.errors import warn_caller
 from pymc_kernel.likelihood_free import Status
 
 _CALLERS_OF_OURS = tuple(os.path.dirname(module.__file__) + os.sep for module in (pm, pytensor))
+STATUS_FLAGS = {"flag_values": [int(s) for s in Status], "flag_meanings": " ".join(s.name.lower() for s in Status)}
 _FAILURES = [s.name.lower() for s in Status if s > Status.SUCCEEDED]
 _FINDINGS = "findings"  # attribute of a group of statistics: texts, one a line
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from pymc_kernel.kernels.points import check_between, check_whole
+from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import tempering
 from pymc_kernel.smc.differences import Differences
@@ -20,6 +20,8 @@ from pymc_kernel.smc.moves import Evaluated, largest_correlation
 LogLikelihood = Callable[[np.ndarray], np.ndarray]
 _BLOCK = 4  # moves between two looks at how much is forgotten: two turns of both kinds
 _BRIEFLY = 0.4  # correlation at which particles have moved enough for the next power
+_FORGOTTEN = 0.1  # correlation with the places before, at which they have moved enough for the last power
+_THRESHOLD = 0.5  # effective share of the particles after a step of the power
 
 
 class Prior(Protocol):
@@ -64,26 +66,19 @@ class ParticleSampler:
     Parameters
     ----------
     num_particles : int
-    threshold : float
-        Effective share of the particles after a step of the power, in (0, 1).
     moves : int
         Of each particle at each power but the last, at most.
     max_moves : int, optional
         At the last power; by default forty, or ten a dimension.
-    correlation : float
-        With the places before, at which the particles have moved enough for the last power.
     """
 
     num_particles: int = 10_000
-    threshold: float = 0.5
     moves: int = 32
     max_moves: int | None = None
-    correlation: float = 0.1
 
     def __post_init__(self):
         check_whole(least=20, num_particles=self.num_particles)
         check_whole("max_moves", moves=self.moves, max_moves=self.max_moves)
-        check_between(threshold=self.threshold, correlation=self.correlation)
 
     @one_blas_thread
     def sample(
@@ -118,7 +113,7 @@ class ParticleSampler:
     def _tempered(self, rng, positions, evaluate):
         """Return draws after all powers, with the log likelihood to its own power."""
         state = tempering.init(Evaluated(positions, *evaluate(positions)))
-        config = tempering.Config(Differences(), self.threshold, min_moves=_BLOCK, max_moves=_BLOCK, num_folds=2)
+        config = tempering.Config(Differences(), _THRESHOLD, min_moves=_BLOCK, max_moves=_BLOCK, num_folds=2)
         powers, passed = [], []
         while state.inverse_temperature < 1.0:
             chosen = tempering.choose_temperature(state, config)
@@ -126,7 +121,7 @@ class ParticleSampler:
             passed.append(state.particles.positions)
             enough, most = _BRIEFLY, self.moves
             if chosen[0] == 1.0:
-                enough = self.correlation
+                enough = _FORGOTTEN
                 most = max(40, 10 * positions.shape[1]) if self.max_moves is None else self.max_moves
             state, correlation = _forget(rng, state, evaluate, chosen, config, enough, most)
         particles = state.particles.take(rng.permutation(self.num_particles))

@@ -32,7 +32,6 @@ def test_kernel_estimates(case, width, is_matrix, number):
         with np.errstate(divide="ignore"):
             density = np.log(np.exp(-0.5 * squared).sum()) - np.log(number) - 0.5 * q * np.log(2.0 * np.pi)
         assert density == -np.inf or abs(found - density) < 1e-9 * (1.0 + abs(density))
-    kept(lambda: lf.log_mmd_abc(list(simulated), observed, width, number), NAMES)
 
 
 @given(case=simulations(), shrinkage=st.sampled_from([0.0, 0.0, 0.5, 1.0, -0.5, 2.0, np.nan]))
@@ -62,12 +61,6 @@ def test_rejection(data, case, quantile):
     near = np.asarray(summaries, dtype=float)[found.index]
     latent = data.draw(arrays((len(near), 2)))
     kept(lambda: lf.regression_adjusted(latent, near, observed, found.weights), NAMES)
-
-
-@given(values=st.sampled_from([(3,), (0,), (2, 0), (2, 3), (2, 2, 2)]).flatmap(arrays))
-def test_data_points(values):
-    found = kept(lambda: lf.as_data_points(values), NAMES)
-    assert found is None or found.ndim == 2
 
 
 @given(data=st.data(), d=st.integers(1, 2), rng=seeds(), scale=powers(), share=st.sampled_from([0.0, 0.3, 1.0]))

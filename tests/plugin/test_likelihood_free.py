@@ -201,7 +201,7 @@ def test_what_folds_say_in_words():
     tails = np.array([[0.12, 0.05], [0.05, 0.015]])
     calibration = Calibration(400.0, np.array([0.02, -0.4]), np.array([1.6, 1.01]), tails)
     checks = Checks(calibration, np.array([0.1, 0.65]), 0.12)
-    said = likelihood_free._words_of(checks, ["a", "b (entry 0)"])
+    said = likelihood_free._words_of(checks, ["a", "b[0]"])
     numbers = ("12 %", " 0.65 ", " 1.60 ", " 0.40 ", " 12.0 %", " 1.5 %")
     assert [number in words for number, words in zip(numbers, said, strict=True)] == [True] * 6
     right = Calibration(400.0, np.full(2, 0.1), np.ones(2), np.array([[0.04, 0.07], [0.035, 0.06]]))

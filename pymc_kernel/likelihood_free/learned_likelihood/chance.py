@@ -29,15 +29,7 @@ _ROWS = 4096  # at once, so that memory stays bounded
 class Logit:
     """The sum of features is the logit of the probability."""
 
-    @staticmethod
-    def of_chance(chance):
-        """Return the sum."""
-        return logit(chance)
-
-    @staticmethod
-    def log_probability(sums):
-        """Return log probabilities."""
-        return log_expit(sums)
+    of_chance, log_probability = staticmethod(logit), staticmethod(log_expit)
 
     @staticmethod
     def slope(sums):
@@ -103,17 +95,13 @@ class Chance:
         """Return one of the replicates in place of the estimate."""
         return replace(self, weights=self.replicates[number], replicates=self.replicates[:0])
 
-    @one_blas_thread
     def log_probability(self, parameters) -> np.ndarray:
         """Return log probabilities (m,) at parameters (m, d)."""
-        return self._evaluate(parameters, False)[0]
+        return self.evaluate(parameters, False)[0]
 
     @one_blas_thread
-    def log_probability_and_gradient(self, parameters) -> tuple[np.ndarray, np.ndarray]:
-        """Return log probabilities (m,) and their gradients (m, d)."""
-        return self._evaluate(parameters, True)
-
-    def _evaluate(self, parameters, gradient):
+    def evaluate(self, parameters, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
+        """Return log probabilities (m,), and gradients (m, d), zero if not wanted."""
         log_probabilities, slopes = np.empty(len(parameters)), np.zeros(np.shape(parameters))
         for start in range(0, len(parameters), _ROWS):
             rows = slice(start, start + _ROWS)

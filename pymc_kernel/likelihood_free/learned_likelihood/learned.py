@@ -31,19 +31,8 @@ class HeldOut(NamedTuple):
     Its numbers are those of a density learned from the other simulations alone.
     """
 
-    log_scores: np.ndarray  # (m,), log densities; larger is better
     transforms: np.ndarray  # (m, q), probability-integral transforms; uniform on (0, 1) for the right distributions
     joint: np.ndarray  # (m,), probabilities of a smaller density; uniform likewise
-
-    @property
-    def log_score(self) -> float:
-        """Mean log density."""
-        return float(self.log_scores.mean())
-
-    @property
-    def coverage(self) -> np.ndarray:
-        """Share (q,) of cases in the 95 % interval of each summary."""
-        return (np.abs(self.transforms - 0.5) <= 0.5 * _LEVEL).mean(axis=0)
 
     @property
     def joint_coverage(self) -> float:
@@ -73,8 +62,6 @@ class FittedLikelihood:
         What was done to the summaries before the regression.
     density : ConditionalDensity
         Of the transformed summaries.
-    num_dropped : int
-        Simulations that failed: rows with NaN or infinite numbers.
     success : Chance or None
         The probability of not failing, given the parameters; a factor of the density, since the data were observed.
         None where nothing failed.
@@ -90,7 +77,6 @@ class FittedLikelihood:
 
     summaries: SummaryMap
     density: ConditionalDensity
-    num_dropped: int = 0
     held_out: HeldOut | None = None
     plan: Plan | None = None
     replicates: tuple[ConditionalDensity, ...] = ()
@@ -239,11 +225,9 @@ class LikelihoodOfData:
         success = self.learned.success
         for k in range(len(found) if success is not None else 0):
             chance = success if k == 0 else success.replicate(k - 1)
-            if gradient:
-                terms = chance.log_probability_and_gradient(parameters)
-                found[k], slopes[k] = found[k] + terms[0], slopes[k] + terms[1]
-            else:
-                found[k] += chance.log_probability(parameters)
+            log_probabilities, own_slopes = chance.evaluate(parameters, gradient)
+            found[k] += log_probabilities
+            slopes[k] += own_slopes
         outside = self.outside | ~np.isfinite(found) | ~np.isfinite(slopes).all(axis=2)
         return np.where(outside, -np.inf, found), np.where(outside[..., None], 0.0, slopes)
 
@@ -318,13 +302,13 @@ class LearnedLikelihood:
         learned, plan = learn(places, data.take(rest), data.take(back), rng, self._sizes)
         held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
         density, replicates = learn_by_plan(places, data, plan, rng, self._sizes, self.num_replicates)
-        success, num_dropped = None, int((~whole).sum())
-        if num_dropped:
+        success = None
+        if not whole.all():
             used = weights_of_all > 0.0
             success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
         some = order[:_MAX_EXAMPLES]
         examples = parameters[some], transform(summaries[some])
-        return FittedLikelihood(transform, density, num_dropped, held_out, plan, replicates, success, examples)
+        return FittedLikelihood(transform, density, held_out, plan, replicates, success, examples)
 
     def fit_chance(self, parameters, happened, rng, *, weights=None, links=LINKS) -> Chance | None:
         """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was."""
@@ -364,7 +348,7 @@ def check_held_out(fit: FittedLikelihood, parameters, summaries, rng) -> HeldOut
         below += _share_below(draws, summaries, rng)
         lower += fit.log_density(parameters, draws) < scores
     jitter = rng.random(summaries.shape), rng.random(len(parameters))
-    return HeldOut(scores, (below + jitter[0]) / (_NUM_DRAWS + 1), (lower + jitter[1]) / (_NUM_DRAWS + 1))
+    return HeldOut((below + jitter[0]) / (_NUM_DRAWS + 1), (lower + jitter[1]) / (_NUM_DRAWS + 1))
 
 
 def _share_below(draws, values, rng):

@@ -30,7 +30,8 @@ class _Mixture:
 
     def fitted(self, noise, weights, iterations=_ITERATIONS) -> Self:
         """Return the distribution after steps of expectation and maximization from here."""
-        current, before, least = self, -np.inf, self._least_gain()
+        current, before = self, -np.inf
+        least = _GAIN * (1.0 if isinstance(self, Joint) else len(self.log_weights) / 2)
         for _ in range(iterations):
             current, density = current._step(noise, weights)
             score = weights @ density / weights.sum()
@@ -111,9 +112,6 @@ class Marginals(_Mixture):
     def scaled(self, factor: float) -> "Marginals":
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, sds=self.sds * factor)
-
-    def _least_gain(self):
-        return _GAIN * len(self.log_weights) / 2
 
     def _step(self, noise, weights):
         """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""
@@ -200,9 +198,6 @@ class Joint(_Mixture):
     def scaled(self, factor: float) -> "Joint":
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, roots=self.roots / factor)
-
-    def _least_gain(self):
-        return _GAIN
 
     def _step(self, noise, weights):
         """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""

@@ -9,17 +9,15 @@ import pymc as pm
 import xarray as xr
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 
-from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import TOLERANCE, Ended, check_search, learn, search_of
 from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
 from pymc_kernel.plugin.model.groups import data_groups, draws_group
 from pymc_kernel.plugin.model.unconstrained import split_positions
-from pymc_kernel.plugin.warn import report
+from pymc_kernel.plugin.warn import STATUS_FLAGS, report
 
 _RESERVED = {"evaluation", "coordinate", "position", "log_density", "status"}
 _TUNE = 1000  # as pm.sample
-_FLAGS = {"flag_values": [int(s) for s in Status], "flag_meanings": " ".join(s.name.lower() for s in Status)}
 
 
 @explain_arguments
@@ -199,7 +197,7 @@ def _add_groups(tree: xr.DataTree, model: pm.Model, emulated: pm.Model, ended: E
     more = {
         "position": (("evaluation", "coordinate"), known.positions),
         "log_density": ("evaluation", known.log_density),
-        "status": ("evaluation", ended.status, _FLAGS),
+        "status": ("evaluation", ended.status, STATUS_FLAGS),
     }
     tree["evaluations"] = xr.DataTree(points.assign(more).assign_attrs(ended.counts))
     rounds = known.rounds.rename_axis("round")

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
@@ -16,7 +17,6 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.progress import progress_bar
 
-_DECAY_FIRST, _DECAY_SECOND, _TINY = 0.9, 0.999, 1e-8  # of Adam's moments
 _PATIENCE = 20  # epochs without a better validation loss
 
 
@@ -91,14 +91,11 @@ class LearnedFeatures:
         data = (observed - mean) / scale, targets, weights
         order = rng.permutation(len(latent))
         split = order[held_out:], order[:held_out]
-        parameters = [p for a, b in self._layers(observed.shape[1]) for p in _initial(a, b, rng)]
-        function, step = self._compile()
-        parameters, losses = self._train(function, step, parameters, data, split, rng, progressbar)
-        return FittedFeatures(function, mean, scale, parameters, losses)
-
-    def _layers(self, width):
-        sizes = [width, *self.hidden, self.num_features]
-        return list(pairwise(sizes))
+        sizes = [observed.shape[1], *self.hidden, self.num_features]
+        parameters = [pytensor.shared(p) for a, b in pairwise(sizes) for p in _initial(a, b, rng)]
+        function, step = self._compile(parameters)
+        losses = self._train(function, step, parameters, data, split, rng, progressbar)
+        return FittedFeatures(function, mean, scale, losses)
 
     def _targets(self, latent, rng):
         """Return features of the latents: their kernel's and the scaled latents, each of total variance one."""
@@ -109,10 +106,9 @@ class LearnedFeatures:
             parts.append(centered / np.sqrt(max(np.mean((centered**2).sum(axis=1)), 1e-300)))
         return np.concatenate(parts, axis=1)
 
-    def _compile(self):
-        """Return compiled features, and loss with its gradient."""
+    def _compile(self, parameters):
+        """Return compiled features, and the loss of a batch, whose evaluation moves the parameters by Adam's step."""
         points, targets, weights = pt.dmatrix("points"), pt.dmatrix("targets"), pt.dvector("weights")
-        parameters = [p for pair in self._layers(1) for p in (pt.dmatrix(), pt.dvector())]
         layer = points
         for k in range(0, len(parameters), 2):
             layer = layer @ parameters[k] + parameters[k + 1]
@@ -128,10 +124,10 @@ class LearnedFeatures:
         loss = (weights * (targets**2).sum(axis=1)).mean() - (
             cross * pt.linalg.solve(system, cross, assume_a="pos")
         ).sum()
-        inputs = [points, targets, weights, *parameters]
+        updates = pm.adam(loss, parameters, learning_rate=self.learning_rate)
         return (
-            pytensor.function([points, *parameters], features, mode=QUICK),
-            pytensor.function(inputs, [loss, *pytensor.grad(loss, parameters)], mode=QUICK),
+            pytensor.function([points], features, mode=QUICK),
+            pytensor.function([points, targets, weights], loss, updates=updates, mode=QUICK),
         )
 
     def _validation_loss(self, psi, data, inside, outside):
@@ -144,34 +140,31 @@ class LearnedFeatures:
         errors = targets[outside] - psi[outside] @ coefficients
         return float((weights[outside] * (errors**2).sum(axis=1)).mean())
 
-    def _train(self, function, step, initial, data, split, rng, progressbar):
-        """Return the parameters with the smallest validation loss, and the losses (epochs, 2)."""
+    def _train(self, function, step, parameters, data, split, rng, progressbar):
+        """Leave the parameters where the validation loss is smallest, and return the losses (epochs, 2)."""
         inside, outside = split
-        parameters = [p.copy() for p in initial]
-        moments = [(np.zeros_like(p), np.zeros_like(p)) for p in parameters]
         null = [(w * (t**2).sum(axis=1)).mean() for _, t, w in ([a[i] for a in data] for i in (inside, outside))]
-        best, best_loss, num_without_gain, count, losses = initial, np.inf, 0, 0, []
+        best, best_loss, num_without_gain, losses = [p.get_value() for p in parameters], np.inf, 0, []
         with progress_bar("Learning features", self.num_epochs, progressbar) as advance:
             try:
                 for _ in range(self.num_epochs):
                     order = rng.permutation(inside)
                     batch_losses = []
                     for a in range(0, len(order) - self.batch_size + 1, self.batch_size):
-                        value, *gradient = step(*(v[order[a : a + self.batch_size]] for v in data), *parameters)
-                        count += 1
-                        batch_losses.append(value)
-                        _adam_step(parameters, gradient, moments, self.learning_rate, count)
-                    loss = self._validation_loss(function(data[0], *parameters), data, inside, outside) / null[1]
+                        batch_losses.append(step(*(v[order[a : a + self.batch_size]] for v in data)))
+                    loss = self._validation_loss(function(data[0]), data, inside, outside) / null[1]
                     losses.append((np.mean(batch_losses) / null[0], loss))
                     num_without_gain += 1
                     if loss < best_loss:
-                        best, best_loss, num_without_gain = [p.copy() for p in parameters], loss, 0
+                        best, best_loss, num_without_gain = [p.get_value() for p in parameters], loss, 0
                     advance(words=f"Learning features, loss {loss:.3f}")
                     if num_without_gain > _PATIENCE:
                         break
             except KeyboardInterrupt:
                 pass
-        return best, np.array(losses)
+        for parameter, value in zip(parameters, best, strict=True):
+            parameter.set_value(value)
+        return np.array(losses)
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,10 +174,9 @@ class FittedFeatures:
     Attributes
     ----------
     function : callable
-        Of scaled observations and the parameters.
+        Of scaled observations.
     mean, scale : ndarray (q,)
         Of the training observations.
-    parameters : list of ndarray
     losses : ndarray (epochs, 2)
         Of training and validation, as shares of the loss without any feature.
     """
@@ -192,22 +184,12 @@ class FittedFeatures:
     function: Callable[..., np.ndarray]
     mean: np.ndarray
     scale: np.ndarray
-    parameters: list[np.ndarray]
     losses: np.ndarray
 
     @one_blas_thread
     def __call__(self, observed) -> np.ndarray:
         """Return features (m, num_features) of ``observed`` (m, q)."""
-        return self.function((as_points(observed, "observed") - self.mean) / self.scale, *self.parameters)
-
-
-def _adam_step(parameters, gradient, moments, learning_rate, count):
-    """Change the parameters and the moments in place."""
-    rate = learning_rate * np.sqrt(1.0 - _DECAY_SECOND**count) / (1.0 - _DECAY_FIRST**count)
-    for p, g, (m, v) in zip(parameters, gradient, moments, strict=True):
-        m += (1.0 - _DECAY_FIRST) * (g - m)
-        v += (1.0 - _DECAY_SECOND) * (g**2 - v)
-        p -= rate * m / (np.sqrt(v) + _TINY)
+        return self.function((as_points(observed, "observed") - self.mean) / self.scale)
 
 
 def _initial(before, after, rng):

@@ -1,6 +1,5 @@
 """Posteriors from a likelihood that is learned in rounds of simulations of a PyMC model."""
 
-import math
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.model.groups import draws_group
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
-from pymc_kernel.plugin.model.unconstrained import value_shapes
+from pymc_kernel.plugin.model.unconstrained import coordinate_names, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
@@ -303,7 +302,9 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
         "the model simulates, check its prior."
     )
     words = [words for words, holds in found.items() if holds]
-    words += [] if state.checks is None else _words_of(state.checks, _entry_names(model))
+    if state.checks is not None:
+        variables = [model.values_to_rvs[value] for value in model.value_vars]
+        words += _words_of(state.checks, coordinate_names(variables, value_shapes(model)))
     report_all(words, advice, stats)
 
 
@@ -341,12 +342,3 @@ def _words_of(checks: Checks, names: list[str]) -> list[str]:
                     f"%, lie {side} the {level} quantile that is learned for them"
                 )
     return found
-
-
-def _entry_names(model: pm.Model) -> list[str]:
-    """Return a name for each coordinate of the unconstrained scale."""
-    names = []
-    for value, shape in zip(model.value_vars, value_shapes(model), strict=True):
-        name = model.values_to_rvs[value].name
-        names += [f"{name} (entry {i})" for i in range(math.prod(shape))] if shape else [name]
-    return names

@@ -14,7 +14,7 @@ from pymc_kernel.plugin.model.estimated import block_of
 from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
 from pymc_kernel.plugin.model.interpreter import UNOPTIMIZED
 from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
-from pymc_kernel.plugin.simulation.simulate import refuse_parts_of_the_data, simulate, warn_of_potentials
+from pymc_kernel.plugin.simulation.simulate import check_model, simulate, warn_of_potentials
 from pymc_kernel.plugin.warn import warn_user
 
 Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray], np.ndarray]]
@@ -44,11 +44,7 @@ def learned_from(
 
 def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarray:
     """Return the summaries (q,) of the data, after the checks of a model that is to be simulated."""
-    if not model.observed_RVs:
-        raise ValueError("the model has no observed variable: give the data to one with observed=.")
-    if not model.free_RVs:
-        raise ValueError("the model has no free variable: there is nothing to infer.")
-    refuse_parts_of_the_data(model)
+    check_model(model)
     data = observed_values(model)
     empty = [name for name, values in data.items() if not np.size(values)]
     if empty:

@@ -27,7 +27,7 @@ from pymc_kernel.plugin.model.groups import data_groups, is_part_of_data, observ
 from pymc_kernel.plugin.model.priors import check_prior_draws
 from pymc_kernel.plugin.model.remote import Remote
 from pymc_kernel.plugin.progress import progress_bar
-from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
+from pymc_kernel.plugin.warn import STATUS_FLAGS, counts_of, warn_of_failures, warn_user
 
 _STATUS = "simulation_stats/status"
 
@@ -126,8 +126,13 @@ def simulate(
     graph = forward_graph(model)
     if given is None:
         check_prior_draws(model, "Give it a proper one, or simulate at parameters of your own (pk.simulate(given=)).")
-    parameters = None if given is None else _given_values(given, graph)
-    draws = _number_of_draws(draws, parameters)
+        parameters, draws = None, 1000 if draws is None else int(draws)
+    else:
+        parameters = _given_values(given, graph)
+        there = len(parameters[0])
+        if draws not in (None, there):
+            raise ValueError(f"given has {there} draws, so draws must be that or left out, got {draws}.")
+        draws = there
     sampler = Remote(partial(ForwardSampler, graph, compile_kwargs), is_sent=executor is not None)
     coords, dims = coords_and_dims_for_inferencedata(model)
     specs = _specs(model, graph, sampler.here(), parameters, dims)
@@ -149,21 +154,21 @@ def _check(model, draws, executor, batch_size, timeout, retries, max_failures, m
     if not 0.0 <= max_failures <= 1.0:
         raise ValueError(f"max_failures is a share and must be in [0, 1], got {max_failures!r}.")
     check_executor(executor)
-    if not model.observed_RVs:
-        raise ValueError("the model has no observed variable to simulate: give the data to one with observed=.")
-    if not model.free_RVs:
-        raise ValueError("the model has no free variable: draw its data with pm.draw.")
+    check_model(model)
     for rv in model.observed_RVs:
         if not can_be_drawn(rv):
             raise ValueError(
                 f"{rv.name!r} cannot be simulated, only its likelihood is known or estimated. Write it as "
                 "pm.Simulator, pm.CustomDist(random=...) or pk.KernelABC; or use pm.sample(step=pk.KernelHMC())."
             )
-    refuse_parts_of_the_data(model)
 
 
-def refuse_parts_of_the_data(model: pm.Model) -> None:
-    """Raise ``ValueError`` where a model observes a random part of its data, or multiplies their likelihood."""
+def check_model(model: pm.Model) -> None:
+    """Raise ``ValueError`` where nothing is observed or free, or where a part of the data stands for all of them."""
+    if not model.observed_RVs:
+        raise ValueError("the model has no observed variable: give the data to one with observed=.")
+    if not model.free_RVs:
+        raise ValueError("the model has no free variable: there is nothing to infer; pm.draw draws its data.")
     for rv in model.observed_RVs:
         if is_part_of_data(model, rv):
             raise ValueError(
@@ -198,15 +203,6 @@ def _given_values(given, graph):
     return values
 
 
-def _number_of_draws(draws, parameters):
-    if parameters is None:
-        return 1000 if draws is None else int(draws)
-    there = len(parameters[0])
-    if draws not in (None, there):
-        raise ValueError(f"given has {there} draws, so draws must be that or left out, got {draws}.")
-    return there
-
-
 def _entropy(random_seed):
     if isinstance(random_seed, int | np.integer) and random_seed >= 0:
         return int(random_seed)
@@ -232,17 +228,18 @@ def _spec(name, shape, dtype, dims, fill):
 
 
 def _tree(keeper, store, specs, coords, model, max_failures, ran):
-    groups = _groups_on_disk(store, specs) if store is not None else _groups(keeper, specs, coords)
+    if store is None:
+        groups = _groups(keeper, specs, coords)
+    else:
+        names = sorted({name.partition("/")[0] for name in specs})
+        groups = {g: xr.open_zarr(store, group=g, consolidated=False, chunks=None, zarr_format=3) for g in names}
     status = groups["simulation_stats"]["status"].values[0]
     is_run = status != Status.NOT_RUN
     if not is_run.all():
         groups = {name: group.isel(draw=np.flatnonzero(is_run)) for name, group in groups.items()}
     first_error, ended_by, deaths = ran
     counts = counts_of(status, first_error, deaths)
-    groups["simulation_stats"]["status"].attrs |= {
-        "flag_values": [int(s) for s in Status],
-        "flag_meanings": " ".join(s.name.lower() for s in Status),
-    }
+    groups["simulation_stats"]["status"].attrs |= STATUS_FLAGS
     groups["simulation_stats"].attrs |= counts | {"ended_by": ended_by}
     warn_of_failures("simulations", "their data are NaN", counts, max_failures)
     return xr.DataTree.from_dict(groups | data_groups(model))
@@ -259,11 +256,6 @@ def _groups(keeper, specs, coords):
         used = {d for dims, _ in variables.values() for d in dims}
         datasets[group] = xr.Dataset(variables, coords=index | {d: v for d, v in coords.items() if d in used})
     return datasets
-
-
-def _groups_on_disk(store, specs):
-    names = sorted({name.partition("/")[0] for name in specs})
-    return {g: xr.open_zarr(store, group=g, consolidated=False, chunks=None, zarr_format=3) for g in names}
 
 
 def simulate_batch(sampler: Remote, specs, batch_size, entropy, timeout, retries, index, size, parameters):
