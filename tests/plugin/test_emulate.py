@@ -112,6 +112,7 @@ def test_all_ways_of_writing_subjects_come_to_the_same(way):
         pytest.param(lambda p: np.cumsum(p).reshape(p.shape), (1, 6, 6, 1), id="depend_on_each_other"),
         pytest.param(lambda p: np.cumsum(p, axis=0), (2, 3, 3, 1), id="columns"),
         pytest.param(lambda p: p + np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), id="functions_of_their_own"),
+        pytest.param(lambda p: p * np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), id="alike_at_the_initial_zero"),
     ],
 )
 def test_rows_of_a_matrix(function, wanted):

@@ -50,7 +50,7 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
 
     Notes
     -----
-    Costs four evaluations, or more where prior draws fail: a call that is given a matrix is probed, whether its rows
+    Costs five evaluations, or more where prior draws fail: a call that is given a matrix is probed, whether its rows
     depend on their own inputs alone, and whether they all have one function.
 
     Examples
