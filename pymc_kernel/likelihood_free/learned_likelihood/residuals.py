@@ -30,8 +30,7 @@ class _Mixture:
 
     def fitted(self, noise, weights, iterations=_ITERATIONS) -> Self:
         """Return the distribution after steps of expectation and maximization from here."""
-        current, before = self, -np.inf
-        least = _GAIN * (1.0 if isinstance(self, Joint) else len(self.log_weights) / 2)
+        current, before, least = self, -np.inf, self._least_gain()
         for _ in range(iterations):
             current, density = current._step(noise, weights)
             score = weights @ density / weights.sum()
@@ -112,6 +111,9 @@ class Marginals(_Mixture):
     def scaled(self, factor: float) -> "Marginals":
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, sds=self.sds * factor)
+
+    def _least_gain(self):
+        return _GAIN * len(self.log_weights) / 2
 
     def _step(self, noise, weights):
         """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""
@@ -198,6 +200,9 @@ class Joint(_Mixture):
     def scaled(self, factor: float) -> "Joint":
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, roots=self.roots / factor)
+
+    def _least_gain(self):
+        return _GAIN
 
     def _step(self, noise, weights):
         """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""
