@@ -12,9 +12,10 @@ import pymc_kernel as pk
 from pymc_kernel.emulation import fit_outputs, noisy_variance, variance_bound
 from pymc_kernel.plugin.emulation.emulate import part_of, search_of
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
-from pymc_kernel.plugin.emulation.penalty import Penalty
+from pymc_kernel.plugin.emulation.penalty import Errors
 from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.priors import ModelPrior
+from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 from tests.emulation.test_variance_bound import value_at
 from tests.plugin.models import add_places, searched_at
 
@@ -48,20 +49,21 @@ def fits_of(seed, count=20):
 
 
 @pytest.mark.parametrize("functions", [[0, 0, 0], [0, 1, 2], [1, 0, 1]])
-def test_loss_is_half_of_curvatures_times_variances(functions):
+def test_errors_are_standard_deviations_times_steps(functions):
     fits, bounds = zip(*(fits_of(f, 20 + f) for f in range(max(functions) + 1)), strict=True)
-    inputs, curvatures = np.array([[0.5, 1.0], [2.9, 0.3], [5.0, 5.0]]), np.array([1.0, 20.0, 300.0])
-    penalty = Penalty(np.array(functions), "part", 2)
-    penalty.renew(bounds, [fit.inverse_length_scale for fit in fits], curvatures)
+    inputs, steps = np.array([[0.5, 1.0], [2.9, 0.3], [5.0, 5.0]]), np.array([[1.0, 2.0], [-20.0, 3.0], [300.0, 0.0]])
+    errors = Errors(np.array(functions), "part", (2, 2))
+    errors.renew(bounds, [fit.inverse_length_scale for fit in fits], steps)
     z = np.concatenate([fits[f].scaled(inputs[[b]], inside=False) for b, f in enumerate(functions)])
     scales = np.array([fits[f].inverse_length_scale for f in functions])
     scaled = pt.specify_shape(pt.dmatrix(), (3, 2))
-    loss = penalty(scaled, scaled * scales)
-    variances = [value_at(bounds[f], fits[f], inputs[[b]]).item() for b, f in enumerate(functions)]
-    assert loss.eval({scaled.owner.inputs[0]: z}) == pytest.approx(0.5 * np.sum(curvatures * variances), rel=1e-6)
+    graph = errors(scaled, scaled * scales)
+    variances = np.array([value_at(bounds[f], fits[f], inputs[[b]]).item() for b, f in enumerate(functions)])
+    given = {scaled.owner.inputs[0]: z}
+    np.testing.assert_allclose(graph.eval(given), np.sqrt(variances)[:, None] * steps, rtol=1e-5, atol=1e-4)
     assert variances[2] > 1e-3
-    penalty.clear()
-    assert loss.eval({scaled.owner.inputs[0]: z}) == 0.0
+    errors.clear()
+    assert (graph.eval(given) == 0.0).all()
 
 
 def searched(model, places=8):
@@ -85,6 +87,71 @@ def test_curvatures_are_those_of_a_normal_likelihood():
     residuals = [s * fit.reach**2 * (s - curve(np.ones((1, 1)))) / NOISE**2 for s in slopes]
     expected += np.mean([r.sum(axis=1) for r in residuals], axis=0)
     np.testing.assert_allclose(curvatures, expected, rtol=2e-2)
+
+
+def _normal(y, outputs, spread):
+    pm.Normal("y", outputs, spread, observed=y)
+
+
+def _heavy_tails(y, outputs, spread):
+    pm.StudentT("y", 2.0, mu=outputs, sigma=spread, observed=pm.Data("data", y))
+
+
+def _censored(y, outputs, spread):
+    pm.Censored("y", pm.Normal.dist(outputs, spread), None, 0.5, observed=np.minimum(y, 0.5))
+
+
+def _potential(y, outputs, spread):
+    pm.Potential("y", pt.sum(-pt.abs(y - outputs) / spread))
+
+
+def _latent(y, outputs, spread):
+    pm.Normal("y", pm.Normal("latent", outputs, spread, initval=y), 0.1, observed=y)
+
+
+@pytest.mark.parametrize("likelihood", [_normal, _heavy_tails, _censored, _potential, _latent])
+def test_on_average_so_much_is_lost_by_errors(likelihood, monkeypatch):
+    """By the true density with outputs that are off by errors of both signs."""
+
+    def wave(rows):
+        return np.exp(np.sin(2.0 * rows + TIMES))
+
+    y, rng = wave(np.ones((1, 1))), np.random.default_rng(4)
+
+    def model_of_outputs(outputs_of):
+        with pm.Model() as model:
+            rate = pm.LogNormal("rate", 0.0, 0.5, shape=1)
+            likelihood(y, outputs_of(rate[:, None]), pm.HalfNormal("spread", 0.3))
+        return model
+
+    search = search_of(model_of_outputs(wrap_py([pt.dmatrix], [pt.dmatrix])(wave)), 0.05, rng)[0]
+    sizes = search.initial.size
+    add_places(search, search.initial + 0.3 * rng.standard_normal((3 * sizes, sizes)))
+    assert search.learn()
+    assert (search.fits[0][4] == 0.0).all()  # a search that has no draw of the posterior yet has to go far
+    monkeypatch.setattr(type(search), "_is_poor", False)
+    assert search.learn()
+    given = pt.dmatrix("outputs")
+    known = model_of_outputs(lambda _: given)
+    density = known.compile_fn(known.logp(), inputs=[*known.value_vars, given], point_fn=False)
+    fit, bound, steps = search.fits[0][0][0], search.fits[0][3][0], search.fits[0][4]
+    largest = 0.0
+    for place in search.initial + 1.5 * rng.standard_normal((8, sizes)):
+        rows = np.exp(place[:1])[:, None]
+        errors = np.sqrt(np.maximum(value_at(bound, fit, rows), 1e-12))[:, None] * steps
+        learned = np.log(fit(rows)) if fit.log_outputs.all() else fit(rows)
+        shifted = [learned + sign * errors for sign in (0.0, -1.0, 1.0)]
+        values = split_position(known, place, value_shapes(known))
+        middle, below, above = (density(*values, np.exp(x) if fit.log_outputs.all() else x) for x in shifted)
+        levels = []
+        for share in (0.0, 1.0):
+            search.penalty_share.set_value(share)
+            levels.append(search.chains.log_density(place))
+        assert levels[0] == pytest.approx(float(middle), rel=1e-6)
+        expected = max(float(middle - 0.5 * (below + above)), 0.0)
+        assert levels[0] - levels[1] == pytest.approx(expected, rel=1e-4, abs=1e-6)
+        largest = max(largest, expected)
+    assert largest > 0.1
 
 
 def test_no_draw_is_where_nothing_was_evaluated():

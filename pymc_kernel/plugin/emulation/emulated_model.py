@@ -15,7 +15,7 @@ from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.limits import no_limits
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
-from pymc_kernel.plugin.emulation.penalty import Penalty, of_rows, shared_arrays
+from pymc_kernel.plugin.emulation.penalty import Errors, of_rows, shared_arrays
 
 _FAR = 1e100  # a place that nothing is next to
 
@@ -35,6 +35,7 @@ class LearnedPart:
     def __init__(self, part: Part, name: str):
         (k, q), self._block = part.like.sizes, part.like.block
         self.functions, self._name, self._num_inputs = part.functions, name, k
+        self._is_shifted = False
         self.num_functions, self._is_row = part.num_functions, part.is_row
         num_features = 1 + k + k * (k + 1) // 2
         sizes = {
@@ -45,15 +46,19 @@ class LearnedPart:
         self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
         self.limits = pytensor.shared(no_limits((len(part.functions), q)), name=f"{name}_limits")
         """Lowest and highest outputs (2, b, q) with which the model has a density."""
-        self._penalty: Penalty | None = None
+        self._errors: Errors | None = None
+        self.shift = None
+        """How many times their errors the outputs of a single row are off, a scalar; None for not at all."""
         self.loss = None
-        """Log density that is lost by what is not known, at the inputs of the latest call; None without penalty."""
+        """Log density that is lost by what is not known of terms or several rows, at the inputs of the latest call."""
         # Ones, so that the graph has finite values before anything is learned.
         self._shared = shared_arrays(name, self.num_functions, sizes, 1.0)
 
-    def lose_what_is_not_known(self) -> None:
-        """Let calls from now on have a :attr:`loss`: see ``penalty.py``."""
-        self._penalty = Penalty(self.functions, self._name, self._num_inputs)
+    def lose_what_is_not_known(self, is_shifted: bool) -> None:
+        """Let calls from now on have a :attr:`loss`, or errors that :attr:`shift` multiplies: see ``penalty.py``."""
+        self._is_shifted = is_shifted
+        num_errors = self.limits.get_value().shape[2] if is_shifted else 1
+        self._errors = Errors(self.functions, self._name, (self._num_inputs, num_errors))
 
     def clear(self) -> None:
         """Learn nothing: a cheap version stays as it is."""
@@ -61,8 +66,8 @@ class LearnedPart:
             self._shared[field].set_value(np.zeros_like(self._shared[field].get_value()))
         self.is_factor.set_value(0.0)
         self.clear_limits()
-        if self._penalty is not None:
-            self._penalty.clear()
+        if self._errors is not None:
+            self._errors.clear()
 
     def clear_limits(self) -> None:
         """Let outputs be any numbers."""
@@ -74,7 +79,7 @@ class LearnedPart:
         known: Sequence[tuple[np.ndarray, np.ndarray]],
         is_factor: bool,
         bounds: Sequence[VarianceBound],
-        curvatures: np.ndarray,
+        steps: np.ndarray,
     ) -> None:
         """Put in what was learned of each function, and where it failed.
 
@@ -87,11 +92,11 @@ class LearnedPart:
             Whether what was learned multiplies the outputs of a cheap version; else it is added to them.
         bounds : sequence of VarianceBound
             Of each function; none without penalty.
-        curvatures : ndarray (b,)
-            See :meth:`Penalty.renew`.
+        steps : ndarray (b, e)
+            See :meth:`Errors.renew`.
         """
-        if self._penalty is not None:
-            self._penalty.renew(bounds, [fit.inverse_length_scale for fit in fits], curvatures)
+        if self._errors is not None:
+            self._errors.renew(bounds, [fit.inverse_length_scale for fit in fits], steps)
         self.is_factor.set_value(float(is_factor))
         values = []
         for fit, (inputs, is_failed) in zip(fits, known, strict=True):
@@ -114,8 +119,10 @@ class LearnedPart:
         axes = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
         z = self._rotated(axes, of)
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
-        if self._penalty is not None:
-            self.loss = self._penalty(z, z * of["inverse_length_scale"])
+        errors = 0.0
+        if self._errors is not None:
+            errors = self._errors(z, z * of["inverse_length_scale"])
+            self.loss = None if self._is_shifted else 0.5 * (errors**2).sum()
         z = self._rotated(pt.clip(axes, of["low"], of["high"]), of)
         s, points = z * of["inverse_length_scale"], of["points"]
         rows, columns = np.triu_indices(inputs.type.shape[1])
@@ -127,6 +134,8 @@ class LearnedPart:
             squared = ((s[:, None, :] - points) ** 2).sum(axis=2)
             learned = (pt.exp(-0.5 * squared)[:, :, None] * of["weights"]).sum(axis=1)
             learned += (features[:, :, None] * of["coefficients"]).sum(axis=1)
+        if self.shift is not None and self._is_shifted:
+            learned += self.shift * errors
         outputs = _where(of["log_outputs"], pt.exp, learned)
         has_total = of["total"] > 0.0
         blocks = outputs.reshape((len(self.functions), -1, self._block)).sum(axis=2)

@@ -200,7 +200,7 @@ class GivenOutputs:
             rows_of_parts = self._by_fits(of_place, fits)
             middle = self.log_density(rows_of_parts, position)
             for number, (part, (of_part, *_)) in enumerate(zip(self.unknown.parts, fits, strict=True)):
-                if not self.unknown.has_penalty(part):
+                if not self.unknown.has_penalty(part) or part.is_row_of_outputs:
                     continue
                 if part.is_term:
                     sums[number] += np.array([(of_part[f].directions ** 2).sum() for f in part.functions])

@@ -132,6 +132,11 @@ class Part(NamedTuple):
         """Whether it is a single row: no other one shows the function where this one is not."""
         return len(self.functions) == 1
 
+    @property
+    def is_row_of_outputs(self) -> bool:
+        """Whether it is a single row, and no term of the log density."""
+        return self.is_row and not self.is_term
+
 
 def rows_of(
     box: BlackBox, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], others: Callable[[], Sequence]

@@ -1,8 +1,11 @@
 """The log density that is lost, on average, by what is not known of a learned part.
 
-Where outputs h have errors of variance v, a log likelihood with curvature -c is on average v c / 2 lower than at their
-mean. Where h is the log likelihood itself, v / 2 less than its mean is the logarithm of the harmonic mean of what the
-likelihood may be. Without this loss an emulated model has modes where nothing was evaluated.
+Outputs h with errors of variance v have, on average, a lower log likelihood than at their mean. Of a single row the
+mean of those at h + sqrt(v) s and h - sqrt(v) s stands for it, with signs s: for independent data and errors of two
+points it is exact, however long the tails. Of several rows it is v c / 2, with the curvature -c where the chains are:
+others show the function where one row is far, and a gradient costs half as much. Where h is the log likelihood itself,
+v / 2 less than its mean is the logarithm of the harmonic mean of what the likelihood may be. Without this loss an
+emulated model has modes where nothing was evaluated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,16 +14,20 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
+from pytensor.graph.replace import graph_replace
+from pytensor.graph.traversal import ancestors
+from pytensor.tensor import TensorVariable
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_kernel.emulation import VarianceBound
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 
 NAME = "emulation_penalty"
+_SMALLEST = 1e-12  # variance of an output of amplitude one: rounding, and the root has a slope there
 
 
-class Penalty:
-    """The loss of a part as a graph of its scaled inputs; what it depends on is in shared variables.
+class Errors:
+    """Errors that a part may have as a graph of its scaled inputs; what they depend on is in shared variables.
 
     Parameters
     ----------
@@ -28,27 +35,25 @@ class Penalty:
         Of each row.
     name : str
         Of the shared variables.
-    num_inputs : int
+    sizes : tuple of int
+        Of inputs and errors, k and e.
     """
 
-    def __init__(self, functions: np.ndarray, name: str, num_inputs: int):
+    def __init__(self, functions: np.ndarray, name: str, sizes: tuple[int, int]):
+        num_inputs, num_errors = sizes
         self._functions, self._num_functions = functions, int(functions.max()) + 1
         sizes = {"scaled": (None, num_inputs), "slopes": (None, num_inputs), "reduction": (None, None), "root": ()}
         self._shared = shared_arrays(f"{name}_penalty", self._num_functions, sizes, 0.0)
-        self._curvatures = pytensor.shared(np.zeros(len(functions)), name=f"{name}_curvatures")
+        self._steps = pytensor.shared(np.zeros((len(functions), num_errors)), name=f"{name}_steps")
 
     def clear(self) -> None:
-        """Lose nothing."""
-        self._curvatures.set_value(np.zeros(len(self._functions)))
+        """Have no errors."""
+        self._steps.set_value(np.zeros_like(self._steps.get_value()))
 
     def renew(
-        self, bounds: Sequence[VarianceBound], inverse_length_scales: Sequence[np.ndarray], curvatures: np.ndarray
+        self, bounds: Sequence[VarianceBound], inverse_length_scales: Sequence[np.ndarray], steps: np.ndarray
     ) -> None:
-        """Put in the bounds and inverse length scales (k,) of each function, and curvatures (b,) of the log density.
-
-        These are minus its second derivatives by the outputs of each row, in units of their reach, summed; or the
-        squared amplitude of a log likelihood.
-        """
+        """Put in the bounds and inverse length scales (k,) of each function, and the largest errors (b, e) of rows."""
         most = max(len(b.points) for b in bounds)
         values: dict[str, list] = {field: [] for field in self._shared}
         for bound, inverse in zip(bounds, inverse_length_scales, strict=True):
@@ -61,10 +66,10 @@ class Penalty:
             values["root"].append(root)
         for field, shared in self._shared.items():
             shared.set_value(np.array(values[field]))
-        self._curvatures.set_value(curvatures)
+        self._steps.set_value(steps)
 
     def __call__(self, z, s):
-        """Return the loss at scaled inputs z (b, k), and s (b, k), these times inverse length scales."""
+        """Return errors (b, e) at scaled inputs z (b, k), and s (b, k), these times inverse length scales."""
         scaled, slopes, reduction, root = of_rows(self._shared, self._functions).values()
         if self._num_functions == 1:
             squared = (s**2).sum(axis=1)[:, None] + (scaled**2).sum(axis=1) - 2.0 * (s @ scaled.T)
@@ -75,16 +80,47 @@ class Penalty:
             covariance = pt.exp(-0.5 * squared) + (root[:, None] + (z[:, None, :] * slopes).sum(axis=2)) ** 2
             explained = ((covariance[:, None, :] * reduction).sum(axis=2) ** 2).sum(axis=1)
         variance = 1.0 + (root * (1.0 + (z**2).mean(axis=1))) ** 2 - explained
-        return 0.5 * (self._curvatures * variance).sum()
+        return pt.sqrt(pt.maximum(variance, _SMALLEST))[:, None] * self._steps
 
 
-def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | None:
-    """Add the sum of losses to a model; return how much it counts, a shared variable that is one, or None of none."""
-    if not losses:
-        return None
+def with_penalties(model: pm.Model, losses: Sequence, shifted: pm.Model, shift: TensorVariable) -> TensorSharedVariable:
+    """Add what is lost to a model; return how much it counts, a shared variable that is one.
+
+    Parameters
+    ----------
+    model : pymc.Model
+    losses : sequence of TensorVariable
+        Of its terms.
+    shifted : pymc.Model
+        A copy, whose learned outputs are off by ``shift``, a scalar, times their errors.
+    """
     share = pytensor.shared(1.0, name=f"share_of_{NAME}")
-    with_silent_potential(model, NAME, -share * sum(losses))
+    with_silent_potential(model, NAME, -share * (sum(losses) + _lost_on_average(model, shifted, shift)))
     return share
+
+
+def _lost_on_average(model, shifted, shift):
+    """Return how much lower the log density is, on average, with the errors of learned outputs; zero of none.
+
+    At least zero: where the likelihood is convex errors would make it higher. And zero where it has no value with them.
+    """
+    moved = [v for v in (*shifted.basic_RVs, *shifted.potentials) if shift in ancestors([v])]
+    if not moved:
+        return 0.0
+    # The log density of a function of random variables has copies of these, so plain variables stand for them.
+    stand_ins = {v: v.type(v.name) for v in shifted.free_RVs}
+    sums = []
+    for v in moved:
+        (plain,) = graph_replace([v], {rv: s for rv, s in stand_ins.items() if rv is not v}, strict=False)
+        is_potential = v in shifted.potentials
+        value = None if is_potential else stand_ins.get(v, shifted.rvs_to_values[v])
+        sums.append((plain if is_potential else pm.logp(plain, value)).sum())
+    own = {s: model[v.name] for v, s in stand_ins.items()} | {v: model[v.name] for v in shifted.data_vars}
+    middle, below, above = (
+        graph_replace(sum(sums), {shift: pt.constant(np.float64(s))} | own, strict=False) for s in (0.0, -1.0, 1.0)
+    )
+    lost = middle - 0.5 * (below + above)
+    return pt.switch(pt.isnan(lost) | pt.isinf(lost), 0.0, pt.maximum(lost, 0.0))
 
 
 def shared_arrays(

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import pandas as pd
 import pymc as pm
+import pytensor.tensor as pt
 from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
@@ -78,10 +79,12 @@ class Search:
         self.unknown = unknown = self.given.unknown
         for part, learned in zip(unknown.parts, self.learned, strict=True):
             if unknown.has_penalty(part):
-                learned.lose_what_is_not_known()
+                learned.lose_what_is_not_known(part.is_row_of_outputs)
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
-        losses = [p.loss for p in self.learned if p.loss is not None]
-        self.penalty_share = with_penalties(self.emulated, losses)
+        self.penalty_share = None
+        if any(unknown.has_penalty(part) for part in unknown.parts):
+            losses = [p.loss for p in self.learned if p.loss is not None]
+            self.penalty_share = with_penalties(self.emulated, losses, *self._shifted())
         with self.emulated as made:
             inputs = made.replace_rvs_by_values(inputs)
             self.inputs_of_parts = pymc_compile(made.value_vars, inputs, mode=STABLE, on_unused_input="ignore")
@@ -303,7 +306,7 @@ class Search:
             return False
         if self.draws is None:
             self._find_limits()
-        self.fits = [(*fit, c) for fit, c in zip(fits, self._curvatures(fits), strict=True)]
+        self.fits = [(*fit, steps) for fit, steps in zip(fits, self._steps(fits), strict=True)]
         self._renew(self.fits)
         return True
 
@@ -443,13 +446,28 @@ class Search:
                 margins[number] = self.given.levels(rows_of_parts, position, outputs, number) - least
         return margins
 
-    def _curvatures(self, fits):
-        """Return the arguments ``curvatures`` of ``LearnedPart.renew`` of each part, where the chains are."""
+    def _shifted(self):
+        """Return the emulated model with outputs that are off by some times their errors, and this factor."""
+        shift = pt.dscalar("shift")
+        for learned in self.learned:
+            learned.shift = shift
+        return model_with(self.model, self.unknown.calls, self.unknown.parts, self.learned, self.coarse)[0], shift
+
+    def _steps(self, fits):
+        """Return the largest errors (b, e) of the rows of each part, see ``penalty.py``; zero without penalty."""
         if self.penalty_share is None:
-            return [np.zeros(len(part.functions)) for part in self.unknown.parts]
+            return [np.zeros((len(part.functions), 1)) for part in self.unknown.parts]
         places = self.record.best_places(_CHAINS) if self.draws is None else self.chains.places
-        inputs = [self._inputs_at(x) for x in places]
-        return self.given.curvatures(places, inputs, fits, self.rng)
+        curvatures = self.given.curvatures(places, [self._inputs_at(x) for x in places], fits, self.rng)
+        steps = []
+        for part, (of_part, *_), own in zip(self.unknown.parts, fits, curvatures, strict=True):
+            if part.is_row_of_outputs:
+                signs = self.rng.choice([-1.0, 1.0], (1, len(of_part[0].reach)))
+                # Before a search has draws of the posterior it has to go where nothing was evaluated.
+                steps.append(0.0 * signs if self._is_poor else of_part[0].reach * signs)
+            else:
+                steps.append(np.sqrt(own)[:, None])
+        return steps
 
     def _take_in_modes(self, num_places: int) -> None:
         """Let those chains apart count that end where draws may lie, by the latest evaluations, and move some there.

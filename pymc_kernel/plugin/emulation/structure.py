@@ -31,13 +31,10 @@ class Unknown(NamedTuple):
     def has_penalty(part: Part) -> bool:
         """Return whether what is not known of a part costs log density.
 
-        Of several exact rows each may invent modes, and others show the function where one is not. A single one that is
-        a log likelihood has no bound, as outputs have by the likelihood of the model, and an estimate of one has noise
-        that hides where a tail ends. Of other single rows nothing else shows that a tail is flat where nothing was
-        evaluated, and the penalty would cut it. Several estimates have none, since their penalty would take the square
-        of all rows that carry what is learned, at each gradient.
+        Several estimates have none: their penalty would take the square of all rows that carry what is learned, at each
+        gradient.
         """
-        return part.is_term if part.is_row else not part.like.is_estimate
+        return part.is_row or not part.like.is_estimate
 
     @property
     def may_go_on(self) -> bool:
