@@ -104,23 +104,27 @@ def _lost_on_average(model, shifted, shift):
 
     At least zero: where the likelihood is convex errors would make it higher. And zero where it has no value with them.
     """
-    moved = [v for v in (*shifted.basic_RVs, *shifted.potentials) if shift in ancestors([v])]
-    if not moved:
+    names = [v.name for v in (*shifted.basic_RVs, *shifted.potentials) if shift in ancestors([v])]
+    if not names:
         return 0.0
-    # The log density of a function of random variables has copies of these, so plain variables stand for them.
-    stand_ins = {v: v.type(v.name) for v in shifted.free_RVs}
-    sums = []
-    for v in moved:
-        (plain,) = graph_replace([v], {rv: s for rv, s in stand_ins.items() if rv is not v}, strict=False)
-        is_potential = v in shifted.potentials
-        value = None if is_potential else stand_ins.get(v, shifted.rvs_to_values[v])
-        sums.append((plain if is_potential else pm.logp(plain, value)).sum())
-    own = {s: model[v.name] for v, s in stand_ins.items()} | {v: model[v.name] for v in shifted.data_vars}
-    middle, below, above = (
-        graph_replace(sum(sums), {shift: pt.constant(np.float64(s))} | own, strict=False) for s in (0.0, -1.0, 1.0)
-    )
+    middle = _sum_of_terms(model, names, model, {})
+    below, above = (_sum_of_terms(shifted, names, model, {shift: pt.constant(np.float64(s))}) for s in (-1.0, 1.0))
     lost = middle - 0.5 * (below + above)
     return pt.switch(pt.isnan(lost) | pt.isinf(lost), 0.0, pt.maximum(lost, 0.0))
+
+
+def _sum_of_terms(copy, names, model, given):
+    """Return the sum of log densities of variables of a copy, by their names, where those of a model are."""
+    # The log density of a function of random variables has copies of these, so plain variables stand for them.
+    stand_ins = {v: v.type(v.name) for v in copy.free_RVs}
+    sums = []
+    for v in map(copy.__getitem__, names):
+        (plain,) = graph_replace([v], {rv: s for rv, s in stand_ins.items() if rv is not v}, strict=False)
+        is_potential = v in copy.potentials
+        value = None if is_potential else stand_ins.get(v, copy.rvs_to_values[v])
+        sums.append((plain if is_potential else pm.logp(plain, value)).sum())
+    own = {s: model[v.name] for v, s in stand_ins.items()} | {v: model[v.name] for v in copy.data_vars}
+    return graph_replace(sum(sums), own | given, strict=False)
 
 
 def shared_arrays(
