@@ -182,9 +182,9 @@ class GivenOutputs:
         """Return minus the second derivatives of the log density by the outputs of each row, summed; means of places.
 
         For each part (b,), the outputs in units of their reach, on the scale on which they are learned; zero where
-        they are below, and of parts without penalty. By second differences in a direction of random signs, which are
-        exact for a likelihood of independent data: two evaluations of the log density for each row and place. Of terms
-        of the log density it is the variance that is lost, in place of that times a curvature.
+        they are below, and of parts that are terms, a single row or without penalty. By second differences in a
+        direction of random signs, which are exact for a likelihood of independent data: two evaluations of the log
+        density for each row and place.
 
         Parameters
         ----------
@@ -195,17 +195,19 @@ class GivenOutputs:
             As of ``Record.fits``.
         rng : numpy.random.Generator
         """
-        sums = [np.zeros(len(part.functions)) for part in self.unknown.parts]
+        parts = self.unknown.parts
+        sums = [np.zeros(len(part.functions)) for part in parts]
+        curved = [
+            i for i, part in enumerate(parts) if self.unknown.has_penalty(part) and not (part.is_row or part.is_term)
+        ]
+        if not curved:
+            return sums
         for position, of_place in zip(positions, inputs, strict=True):
             rows_of_parts = self._by_fits(of_place, fits)
             middle = self.log_density(rows_of_parts, position)
-            for number, (part, (of_part, *_)) in enumerate(zip(self.unknown.parts, fits, strict=True)):
-                if not self.unknown.has_penalty(part) or part.is_row_of_outputs:
-                    continue
-                if part.is_term:
-                    sums[number] += np.array([(of_part[f].directions ** 2).sum() for f in part.functions])
-                    continue
-                for b, (function, row) in enumerate(zip(part.functions, rows_of_parts[number], strict=True)):
+            for number in curved:
+                of_part, *_ = fits[number]
+                for b, (function, row) in enumerate(zip(parts[number].functions, rows_of_parts[number], strict=True)):
                     signs = rng.choice([-_STEP, _STEP], row.size)
                     moved = (of_part[function].moved(row, step) for step in (signs, -signs))
                     changed = [self._with_row(rows_of_parts, position, number, b, other) for other in moved]

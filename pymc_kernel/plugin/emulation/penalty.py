@@ -83,30 +83,27 @@ class Errors:
         return pt.sqrt(pt.maximum(variance, _SMALLEST))[:, None] * self._steps
 
 
-def with_penalties(model: pm.Model, losses: Sequence, shifted: pm.Model, shift: TensorVariable) -> TensorSharedVariable:
-    """Add what is lost to a model; return how much it counts, a shared variable that is one.
+def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | None:
+    """Add the sum of losses to a model; return how much it counts, a shared variable that is one, or None of none."""
+    if not losses:
+        return None
+    share = pytensor.shared(1.0, name=f"share_of_{NAME}")
+    with_silent_potential(model, NAME, -share * sum(losses))
+    return share
+
+
+def lost_on_average(model: pm.Model, shifted: pm.Model, shift: TensorVariable) -> TensorVariable:
+    """Return how much lower the log density of a model is, on average, with the errors of learned outputs.
+
+    At least zero: where the likelihood is convex errors would make it higher. And zero where it has no value with them.
 
     Parameters
     ----------
     model : pymc.Model
-    losses : sequence of TensorVariable
-        Of its terms.
     shifted : pymc.Model
         A copy, whose learned outputs are off by ``shift``, a scalar, times their errors.
     """
-    share = pytensor.shared(1.0, name=f"share_of_{NAME}")
-    with_silent_potential(model, NAME, -share * (sum(losses) + _lost_on_average(model, shifted, shift)))
-    return share
-
-
-def _lost_on_average(model, shifted, shift):
-    """Return how much lower the log density is, on average, with the errors of learned outputs; zero of none.
-
-    At least zero: where the likelihood is convex errors would make it higher. And zero where it has no value with them.
-    """
     names = [v.name for v in (*shifted.basic_RVs, *shifted.potentials) if shift in ancestors([v])]
-    if not names:
-        return 0.0
     middle = _sum_of_terms(model, names, model, {})
     below, above = (_sum_of_terms(shifted, names, model, {shift: pt.constant(np.float64(s))}) for s in (-1.0, 1.0))
     lost = middle - 0.5 * (below + above)

@@ -28,7 +28,7 @@ from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
 from pymc_kernel.plugin.emulation.limits import limits_of
 from pymc_kernel.plugin.emulation.particles import Particles, share_beyond
-from pymc_kernel.plugin.emulation.penalty import with_penalties
+from pymc_kernel.plugin.emulation.penalty import lost_on_average, with_penalties
 from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
@@ -81,10 +81,10 @@ class Search:
             if unknown.has_penalty(part):
                 learned.lose_what_is_not_known(part.is_row_of_outputs)
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
-        self.penalty_share = None
-        if any(unknown.has_penalty(part) for part in unknown.parts):
-            losses = [p.loss for p in self.learned if p.loss is not None]
-            self.penalty_share = with_penalties(self.emulated, losses, *self._shifted())
+        losses = [p.loss for p in self.learned if p.loss is not None]
+        if any(part.is_row_of_outputs for part in unknown.parts):
+            losses.append(lost_on_average(self.emulated, *self._shifted()))
+        self.penalty_share = with_penalties(self.emulated, losses)
         with self.emulated as made:
             inputs = made.replace_rvs_by_values(inputs)
             self.inputs_of_parts = pymc_compile(made.value_vars, inputs, mode=STABLE, on_unused_input="ignore")
@@ -462,9 +462,11 @@ class Search:
         steps = []
         for part, (of_part, *_), own in zip(self.unknown.parts, fits, curvatures, strict=True):
             if part.is_row_of_outputs:
-                signs = self.rng.choice([-1.0, 1.0], (1, len(of_part[0].reach)))
                 # Before a search has draws of the posterior it has to go where nothing was evaluated.
-                steps.append(0.0 * signs if self._is_poor else of_part[0].reach * signs)
+                reach = 0.0 if self._is_poor else of_part[0].reach
+                steps.append(reach * self.rng.choice([-1.0, 1.0], (1, len(of_part[0].reach))))
+            elif part.is_term:
+                steps.append(np.array([[np.sqrt((of_part[f].directions ** 2).sum())] for f in part.functions]))
             else:
                 steps.append(np.sqrt(own)[:, None])
         return steps
