@@ -256,8 +256,9 @@ with daily:
 print(az.summary(in_rounds))
 
 # %% [markdown]
-# No warning now, and an R-hat of one: as many simulations, made where the posterior is, are enough
-# to trust it.
+# No warning now: as many simulations, made where the posterior is, tell far more. Chains are fits
+# to reweighted simulations, so their R-hat and effective sizes say what the simulations leave open:
+# the speed is known least. Take more simulations before you trust its tails.
 #
 # ## The answers
 #
@@ -293,8 +294,8 @@ cluster.close()
 # %% [markdown]
 # ## From warning to fix
 #
-# - *This posterior should not be trusted* of `pk.sample_surrogate`: more evaluations with the same
-#   store, or `exact=True`, which ends with exact draws.
+# - *The emulated model should not be trusted* of `pk.sample_surrogate`: more evaluations with the
+#   same store, or `exact=True`, which ends with exact draws.
 # - *Evaluations failed* or *timed out*: the first error is in the warning. `timeout` and `retries`
 #   say how long to wait and how often to try again.
 # - *A worker process died*: most often for want of memory. Fewer workers, or `batch_size` smaller.

@@ -142,8 +142,8 @@ for name in ("learning_error", "second_opinion_shift", "typicality"):
 # `typicality` says how usual the observation is among the simulations, `learning_error` how well
 # the posterior means are known, in posterior standard deviations, and `second_opinion_shift` how
 # far away a likelihood learned from the same simulations puts them, each of the worst parameter.
-# Both are too large, so a warning says that this posterior should not be trusted: few of ten
-# thousand simulations of the prior are near these data.
+# `learning_error` and `second_opinion_shift` are too large, so a warning says that this posterior
+# should not be trusted: few of ten thousand simulations of the prior are near these data.
 #
 # A fitted rule answers for any other epidemic in no time. So it can be asked for many whose
 # parameters are known: if the rule is right, their ranks among the posterior draws are uniform. The
@@ -173,8 +173,9 @@ print(learned["round_stats"].to_dataset()[["num_simulations", "power", "change"]
 #
 # *off* is the difference of the means in exact standard deviations, *width* the ratio of standard
 # deviations. A kernel has a width of its own, so `KernelABC` is wider than the truth. The learned
-# likelihood has the right width from a thousandth of the simulations, and its means are off by what
-# five sums say less than fourteen days do: with ten thousand simulations they are off by as much.
+# likelihood has the right width from a thousandth of the simulations, and its means are off because
+# five sums carry less information than fourteen days: with ten thousand simulations they are off by
+# as much.
 
 # %%
 abc_simulations = (

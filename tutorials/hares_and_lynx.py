@@ -8,7 +8,7 @@
 #     lynx'  = (-c + d hares) lynx
 #
 # A program solves them, and gives no gradient. So NUTS cannot be used, and random walks hardly
-# move: eight parameters hang together. Here we sample the posterior with `pk.sample_khmc()`, and
+# move: eight parameters are correlated. Here we sample the posterior with `pk.sample_khmc()`, and
 # compare it with reference draws that others made with a gradient
 # ([posteriordb](https://github.com/stan-dev/posteriordb), `hudson_lynx_hare-lotka_volterra`).
 #
@@ -27,7 +27,7 @@ import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 import xarray as xr
-from pytensor.compile.ops import wrap_py
+from pytensor import wrap_py
 
 import pymc_kernel as pk
 
@@ -216,11 +216,12 @@ print(report)
 # %% [markdown]
 # ## From warning to fix
 #
-# - *R-hat above 1.01*, or *a part of the posterior may be missing*: tune longer, `tune=8000`, or
-#   begin nearer, `initvals`. If it stays, look at a pair plot: a thin ridge wants another
+# - *R-hat above 1.01*, or *... are likely to be missing from the draws*: tune longer, `tune=8000`,
+#   or begin nearer, `initvals`. If it stays, look at a pair plot: a thin ridge wants another
 #   parametrization.
-# - *Chains are stuck*: at a place where the likelihood is far too high, often where a solver has
-#   failed and returns numbers all the same. Let it raise, or return `nan`.
+# - *A chain has rejected ... proposals in a row*: it is stuck at a place where the likelihood is
+#   far too high, often where a solver has failed and returns numbers all the same. Let it raise, or
+#   return `nan`.
 #
 # ## When not
 #

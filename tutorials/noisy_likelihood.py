@@ -209,18 +209,18 @@ figure.savefig("noisy_and_full.png", dpi=100)
 # %% [markdown]
 # ## What would have gone wrong
 #
-# PyMC's own Metropolis, DEMetropolis and Slice draw a new estimate at the point where the chain is.
-# Their distribution is a different one, wider, and R-hat does not show it. They warn when they meet
-# such a model. A chain that keeps the estimate which was accepted has the exact posterior. That is
-# all the difference.
+# PyMC's Metropolis, DEMetropolis and Slice evaluate the density at the current point again. With a
+# fresh estimate there they would sample a different, wider distribution, and R-hat would not show
+# it. `pk.EstimatedLikelihood` returns the estimate that it already made at that point, so these
+# steps are exact, too.
 #
 # If the averages were taken of log likelihoods instead of likelihoods, the estimate would be
 # biased, and no sampler could mend that.
 #
 # ## From warning to fix
 #
-# - *The log estimate has a standard deviation of ...*: more draws inside the estimate, or a better
-#   proposal, as above.
+# - *... is estimated, and where the chain is ...*: a lucky estimate holds the chain. Take more
+#   draws inside the estimate, or a better proposal, as above.
 # - *R-hat above 1.01*: a noisy chain stays long where one estimate came out high. Less noise helps
 #   more than longer chains.
 #

@@ -92,9 +92,9 @@ print("means of the chains:", chains["posterior"]["frequency"].mean("draw").valu
 # ## Particles
 #
 # Four runs of eight thousand particles each. The kernel `pk.KASMC` moves each particle by the local
-# shape of the others, so that steps fit the mode where it is. It needs no surrogate and more
-# evaluations than `pk.KernelHMCSMC`, which suits a likelihood as cheap as this. With
-# `threshold=0.8` the temperature falls more slowly than by default, so that the weights of the
+# shape of the others, so that steps fit the mode where it is. It needs no surrogate, at the price
+# of more evaluations than `pk.KernelHMCSMC`: with a likelihood as cheap as this, a good bargain.
+# With `threshold=0.8` the temperature falls more slowly than by default, so that the weights of the
 # modes are passed on with less error.
 
 # %%
@@ -128,9 +128,9 @@ axis.legend(frameon=False)
 figure.savefig("frequencies.png", dpi=100)
 
 # %% [markdown]
-# At low temperatures particles stay in their modes, and a warning says that they are still
-# correlated with where they were. That must be so where modes are far apart: they got their weights
-# before, while particles could go from one to the other. It is a reason to compare runs.
+# At low temperatures particles stay in their modes; `correlation` in `smc_stats` shows it. That
+# must be so where modes are far apart: they got their weights before, while particles could go from
+# one to the other. It is a reason to compare runs.
 #
 # Stages of the particles: the inverse temperature rises from zero, the prior, to one, the
 # posterior.
@@ -142,7 +142,7 @@ picture.savefig("stages.png", dpi=100)
 # %% [markdown]
 # ## The weights of the modes
 #
-# Half of the way between the two tallest peaks is a good place to cut.
+# Halfway between the two tallest peaks is a good place to cut.
 
 # %%
 heights = density * ((density > np.roll(density, 1)) & (density > np.roll(density, -1)))
@@ -168,15 +168,16 @@ print(f"by particles {factor:.0f}, exact {np.exp(exact_evidence - no_wobble):.0f
 #
 # - *R-hat far above one* of chains: look at the means of each chain. If they differ and each chain
 #   is still, there are modes: particles.
-# - *Populations of particles do not agree*: `threshold=0.8` or more particles.
+# - *Populations of particles do not agree*: more particles, a larger `max_moves`, or
+#   `pk.KernelHMCSMC`.
 # - *Runs differ in the evidence*: more particles; the error falls with the square root of their
 #   number.
 #
 # ## When not
 #
-# A narrow mode on a broad hill is found by no sampler unless a draw happens to fall into it, which
-# in five dimensions and more is unlikely: the evidence then lacks the mode's mass, no check shows
-# it, and runs that agree do not rule it out. Where the prior is very wide, so is the way to the
+# No sampler finds a narrow mode on a broad hill unless a draw happens to land in it, which is
+# unlikely in five or more dimensions: the evidence then lacks the mode's mass, no check shows it,
+# and runs that agree do not rule it out. Where the prior is very wide, so is the way to the
 # posterior; the evidence then depends on the prior's width, whatever method computes it. One mode
 # and no need of the evidence: a chain is cheaper.
 #

@@ -23,7 +23,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.compile.ops import wrap_py
+from pytensor import wrap_py
 
 import pymc_kernel as pk
 
@@ -203,9 +203,10 @@ print("acceptance rate:", round(float(corrected["sample_stats"]["accept"].mean()
 # - *The emulated model should not be trusted*: its distance is above the tolerance after all
 #   evaluations. Take more, `evaluations=200`, or a prior nearer to the data. `EmulatedNUTS` draws
 #   exactly all the same, with a lower acceptance rate.
-# - *NUTS chains on it do not agree*: the posterior has modes apart, or a shape that is hard for
-#   NUTS. More evaluations do not help; another parametrization may, and `pk.sample_smc` on the
-#   emulated model weighs modes.
+# - *NUTS chains on it do not agree*: take more evaluations.
+# - *The emulated model is learned where its NUTS chains are*: they do not agree, and more
+#   evaluations do not help. The posterior has modes apart, which `pk.sample_smc` on the emulated
+#   model weighs, or a shape that is hard for NUTS: another parametrization may help.
 # - *Evaluations failed*: the first error is in the warning. A program may fail where rates are
 #   absurd; a prior without such rates saves these evaluations.
 #

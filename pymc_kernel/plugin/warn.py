@@ -18,9 +18,9 @@ _FINDINGS = "findings"  # attribute of a group of statistics: texts, one a line
 
 _MARK = "|unseen mode|"  # where the sentence goes; pages of the documentation use the same mark
 UNSEEN_MODE = (
-    "A narrow mode on a broad hill is found by no sampler unless a draw happens to fall into it, which in five "
-    "dimensions and more is unlikely: the evidence then lacks the mode's mass, no check shows it, and runs that agree "
-    "do not rule it out."
+    "No sampler finds a narrow mode on a broad hill unless a draw happens to land in it, which is unlikely in five or "
+    "more dimensions: the evidence then lacks the mode's mass, no check shows it, and runs that agree do not rule it "
+    "out."
 )
 
 

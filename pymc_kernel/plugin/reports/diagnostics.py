@@ -140,7 +140,7 @@ def summary(
     ci_kind: str | None = None,
     round_to: int | str | None = "auto",
     skipna: bool = False,
-    num_replicates: int = 500,
+    num_replicates: int = 1000,
     max_draws: int | None = 2000,
     random_seed: RandomSeed = None,
     **selection: Unpack[Scored],
