@@ -154,6 +154,14 @@ def test_what_has_a_gradient_is_no_black_box():
     assert found(refuses=True) == ["Scaled"]
 
 
+def test_a_likelihood_that_is_scaled_to_more_data_is_no_black_box():
+    solve = wrap_py([pt.dvector], [pt.dvector])(np.exp)
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=2)
+        pm.Normal("y", solve(x), 1.0, observed=[1.0, 2.0], total_size=20)
+    assert list(pk.black_boxes(model)["name"]) == ["exp"]
+
+
 @pytest.mark.slow
 def test_black_boxes_in_potentials_and_behind_each_other():
     outer = wrap_py([pt.dvector], [pt.dscalar])(lambda v: np.asarray(np.log1p(v.sum())))

@@ -3,12 +3,11 @@
 from typing import NamedTuple
 
 import pymc as pm
-from pymc.distributions.distribution import SymbolicRandomVariable
+from pymc.logprob.abstract import MeasurableOp
 from pytensor.graph.basic import Apply, Constant, Variable
 from pytensor.graph.op import Op
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.blockwise import Blockwise
-from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
 
@@ -64,7 +63,7 @@ def find_black_boxes(model: pm.Model) -> list[BlackBox]:
         inputs = [v for v in node.inputs if v in free or depends.get(v, False)]
         for variable in node.outputs:
             depends[variable] = bool(inputs)
-        if inputs and not isinstance(node.op, RandomVariable | SymbolicRandomVariable) and not has_gradient(node):
+        if inputs and not isinstance(node.op, MeasurableOp) and not has_gradient(node):
             found.append(BlackBox(node, inputs))
     return found
 
