@@ -31,7 +31,7 @@ from scipy.stats import gaussian_kde
 import pymc_kernel as pk
 from benchmarks import harness, measures
 from benchmarks.posteriors import posteriordb
-from pymc_kernel.plugin.emulation.whole import with_prior_alone
+from pymc_kernel.plugin.emulation.model_graph import with_prior_alone
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds import ParticleSampler

@@ -18,7 +18,7 @@ from scipy.spatial.distance import cdist
 import pymc_kernel as pk
 from benchmarks import harness, measures
 from pymc_kernel import stein
-from pymc_kernel.plugin.model.scores import compile_scores
+from pymc_kernel.plugin.model.log_density import compile_scores
 
 NUM_DIMS = 10
 TABLE = harness.Table("stein", measures.SPEED_HEADER)

@@ -13,7 +13,7 @@ from benchmarks import harness
 from benchmarks.posteriors import ZOO
 from benchmarks.posteriors.draws import EXACT_DRAWS, reference_draws
 from benchmarks.posteriors.judge import NORMAL_SPAN, largest_rhat, split_names
-from pymc_kernel.plugin.model.scores import compile_scores
+from pymc_kernel.plugin.model.log_density import compile_scores
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, unconstrained_draws
 
 FOLDER = harness.BUILD / "zoo_checks"

@@ -1,12 +1,17 @@
-"""Users' inputs: checks, scales and default kernels."""
+"""Users' inputs: checks, scales, default kernels, and whether places lie among simulations."""
 
 import numpy as np
+from scipy.spatial import KDTree
 
 from pymc_kernel.kernels import Gaussian, median_distance
+from pymc_kernel.parallel import one_blas_thread
 
 _MEDIAN_POINTS = 500  # whose distances give the median: to 2 %, in milliseconds
 _ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
 _QUARTILE_DISTANCE = 1.349  # between the quartiles of a standard normal distribution
+OUTSIDE = 0.01  # smallest share of simulations in sparser regions than a place that is among them
+_TYPICAL_POINTS, _NEIGHBORS = 2000, 10
+_MAX_SCALED_DISTANCE = 10.0  # robust z-scores of simulations are clipped there; those of places at ten times that
 
 
 def check_pairs(**samples) -> None:
@@ -70,3 +75,22 @@ def median_scales(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def latent_kernel(kernel, points: np.ndarray, rng: np.random.Generator):
     """Return a user's kernel with its numbers; for None Gaussian at the median distance, spread by spread."""
     return Gaussian(median_scales(points, rng)) if kernel is None else resolved(kernel, points, rng)
+
+
+@one_blas_thread
+def typicality(simulated: np.ndarray, places: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the shares (k,) of simulations whose tenth neighbor is at least as far away as that of each place (k, q).
+
+    Distances are taken after whitening, so that a combination of ``simulated`` (n, q) that never occurs counts as far.
+    """
+    some = simulated[rng.choice(len(simulated), size=min(_TYPICAL_POINTS, len(simulated)), replace=False)]
+    middle, spread = robust_scales(some)
+    near = np.clip((some - middle) / spread, -_MAX_SCALED_DISTANCE, _MAX_SCALED_DISTANCE)
+    values, vectors = np.linalg.eigh(np.atleast_2d(np.cov(near.T)))
+    root = vectors / np.sqrt(np.maximum(values, max(1e-8 * values[-1], 1e-12)))
+    tree = KDTree(near @ root)
+    count = min(_NEIGHBORS, len(some) - 1)
+    # A simulation is its own nearest neighbor, which a place has not.
+    others = np.sort(tree.query(near @ root, k=count + 1)[0][:, -1])
+    scaled = np.clip((places - middle) / spread, -10.0 * _MAX_SCALED_DISTANCE, 10.0 * _MAX_SCALED_DISTANCE) @ root
+    return 1.0 - np.searchsorted(others, tree.query(scaled, k=[count])[0][:, 0]) / len(others)

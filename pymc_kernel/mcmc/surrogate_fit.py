@@ -13,8 +13,7 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.metropolis import recent
 from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_step_size, random_chains
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import Expansion, change_variables
-from pymc_kernel.scores.kernel_expansion import KernelExpansion
+from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
 from pymc_kernel.scores.validation import cross_validate
 
 NUM_EVALUATED = 20_000  # evaluations of a density remembered to learn from

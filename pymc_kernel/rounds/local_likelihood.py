@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood import Chance, FittedLikelihood
-from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
+from pymc_kernel.smc.differences import NormalMixture, fit_mixture
 
 _OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import radial_expansion
-from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, within_range
 from pymc_kernel.scores.nystrom import derivative_gram, laplacian_gradients
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure, checked_sample, regularized_solve
 

@@ -7,8 +7,7 @@ import numpy as np
 
 from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import radial_expansion
-from pymc_kernel.scores.kernel_expansion import KernelExpansion
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion
 from pymc_kernel.scores.score_matching import ScoreMatching, base_measure
 
 _BLOCK = 100_000  # second derivatives at a time: they stay in the second cache

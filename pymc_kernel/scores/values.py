@@ -16,8 +16,7 @@ from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
 from pymc_kernel.linalg import whiten
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import radial_expansion, scaled_expansion
-from pymc_kernel.scores.kernel_expansion import KernelExpansion, within_range
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion, within_range
 from pymc_kernel.scores.score_matching import ridge_of
 from pymc_kernel.scores.value_regression import (
     Hyperparameters,

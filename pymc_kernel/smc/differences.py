@@ -6,16 +6,103 @@ was.
 """
 
 import math
+import warnings
 from typing import NamedTuple
 
 import numpy as np
+from scipy.cluster.vq import kmeans2
 
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc.moves import Evaluated, Proposals, Scaled, following
-from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
 
 _TARGET_ACCEPT = 0.3  # of steps along differences
 _JITTER = 1e-3  # of a difference, so that finitely many of them reach every place
 _LARGEST_LOG_SCALE = 50.0  # of steps on a target without an end, so that factors stay finite
+_MAX_POINTS = 3000  # that a mixture is fitted to
+_POINTS_A_NUMBER = 6.0  # points for each number of a component's mean and covariance, at least
+_MAX_COMPONENTS = 32
+_RIDGE = 1e-4  # of the smallest within-component variance, relative to the mean one of its direction
+_INFLATION = 1.3  # of each covariance: tails that are too light keep particles where they are
+_WIDE_SHARE, _WIDE = 0.05, 4.0  # weight of one normal for all, and the inflation of its covariance
+
+
+class NormalMixture(NamedTuple):
+    """Components with means, lower factors of covariances, and log weights."""
+
+    means: np.ndarray  # (k, d)
+    factors: np.ndarray  # (k, d, d)
+    inverses: np.ndarray  # (k, d, d), of the factors
+    log_weights: np.ndarray  # (k,)
+
+    @classmethod
+    def of(cls, means, covariances, weights) -> "NormalMixture":
+        """Return the mixture with these moments."""
+        factors = np.linalg.cholesky(covariances)
+        identity = np.broadcast_to(np.eye(means.shape[1]), factors.shape)
+        return cls(means, factors, np.linalg.solve(factors, identity), np.log(weights))
+
+    def sample(self, rng: np.random.Generator, size: int) -> np.ndarray:
+        """Return draws (size, d)."""
+        chosen = rng.choice(len(self.means), size=size, p=np.exp(self.log_weights))
+        noise = rng.standard_normal((size, self.means.shape[1]))
+        return self.means[chosen] + np.einsum("nij,nj->ni", self.factors[chosen], noise)
+
+    def log_density(self, positions: np.ndarray) -> np.ndarray:
+        """Return log densities (n,); O(n k d^2) time, n k numbers of memory."""
+        logs = np.empty((len(self.means), len(positions)))
+        for k, (mean, inverse) in enumerate(zip(self.means, self.inverses, strict=True)):
+            logs[k] = -0.5 * (((positions - mean) @ inverse.T) ** 2).sum(axis=1)
+        log_determinants = np.log(np.diagonal(self.inverses, axis1=1, axis2=2)).sum(axis=1)
+        logs += (self.log_weights + log_determinants - 0.5 * self.means.shape[1] * math.log(2.0 * math.pi))[:, None]
+        largest = logs.max(axis=0)
+        return largest + np.log(np.exp(logs - largest).sum(axis=0))
+
+
+@one_blas_thread
+def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> NormalMixture:
+    """Return a mixture with heavier tails than the positions (n, d), its parts from k-means.
+
+    Hard parts, rather than those of maximum likelihood: they need no iterations that may end in a point, and a
+    proposal is corrected for by its density anyway. O(n d k).
+    """
+    n, d = positions.shape
+    some = positions if n <= _MAX_POINTS else positions[rng.choice(n, _MAX_POINTS, replace=False)]
+    mean, spread = some.mean(axis=0), some.std(axis=0)
+    spread = np.where(spread > 0.0, spread, 1.0)
+    scaled = (some - mean) / spread
+    overall = np.atleast_2d(np.cov(scaled.T)) + 1e-9 * np.eye(d)
+    numbers = d + d * (d + 1) / 2
+    count = int(np.clip(len(some) / (_POINTS_A_NUMBER * numbers), 1, _MAX_COMPONENTS))
+    count = min(count, len(np.unique(scaled[:, 0])))  # particles that never moved may be few places
+    labels = np.zeros(len(some), dtype=int)
+    if count > 1:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="One of the clusters is empty")  # then there are fewer
+            labels = kmeans2(scaled, count, iter=8, minit="++", missing="warn", rng=rng)[1]
+    means, covariances, weights = [np.zeros(d)], [_WIDE * overall], [_WIDE_SHARE]
+    within = _within(scaled, labels, overall)
+    for label in np.unique(labels):
+        part = scaled[labels == label]
+        share = len(part) / len(some)
+        center = part.mean(axis=0)
+        square = (part - center).T @ (part - center)
+        # As if there were d + 1 more points of the mean shape of all parts.
+        covariance = (square + (d + 1) * within) / (len(part) + d + 1)
+        means.append(center)
+        covariances.append(_INFLATION * covariance + _RIDGE * np.diag(np.diag(covariance)))
+        weights.append((1.0 - _WIDE_SHARE) * share)
+    scale = np.outer(spread, spread)
+    return NormalMixture.of(mean + spread * np.array(means), scale * np.array(covariances), np.array(weights))
+
+
+def _within(scaled, labels, overall):
+    """Return the mean covariance within parts."""
+    total = 1e-6 * overall
+    for label in np.unique(labels):
+        part = scaled[labels == label]
+        centered = part - part.mean(axis=0)
+        total = total + centered.T @ centered / len(scaled)
+    return total
 
 
 class Pairs(NamedTuple):

@@ -27,7 +27,7 @@ from pymc_kernel.linalg import ridged_cholesky, whiten
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
-from pymc_kernel.scores.finite import Finite
+from pymc_kernel.scores.score_matching import Finite
 from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
 
 # Of the proposals, nu in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws.

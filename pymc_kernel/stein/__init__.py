@@ -9,12 +9,11 @@ grows; with a Gaussian kernel more than with the default one. A Gaussian kernel 
 dimensions.
 """
 
-from pymc_kernel.stein.control_functionals import ControlledExpectation, controlled_expectation
 from pymc_kernel.stein.discrepancy import default_kernel, ksd_squared, ksd_squared_parts, stein_matrix
 from pymc_kernel.stein.draws import choose_thinning, standardize
 from pymc_kernel.stein.goodness_of_fit import KSDTest, ksd_test
-from pymc_kernel.stein.thinning import stein_thin
 from pymc_kernel.stein.two_sample import MMDTest, mmd_squared, mmd_test
+from pymc_kernel.stein.uses import ControlledExpectation, controlled_expectation, stein_thin
 
 __all__ = [
     "ControlledExpectation",

@@ -7,7 +7,7 @@ from pytensor import wrap_py
 from pytensor.graph.op import Apply, Op
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.emulation.hoisted import with_hoisted
+from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.priors import ModelPrior

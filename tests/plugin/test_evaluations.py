@@ -18,7 +18,7 @@ from pytensor.compile.ops import wrap_py
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin.emulation.evaluations import Evaluations
-from pymc_kernel.plugin.emulation.hoisted import with_hoisted
+from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.structure import unknown_of
 
 EIGHT = np.linspace(-2.0, 2.0, 8)[:, None]

@@ -6,7 +6,7 @@ import pytest
 from pytensor import wrap_py
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.emulation.hoisted import with_hoisted
+from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 
 # NUTS takes tens of thousands of gradients.
 pytestmark = pytest.mark.machine_code

@@ -8,7 +8,7 @@ from pytensor import wrap_py
 from scipy import special, stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.emulation.limits import limits_of
+from pymc_kernel.plugin.emulation.emulated_model import limits_of
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places, learned_at

@@ -11,8 +11,8 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation import search as searching
+from pymc_kernel.plugin.emulation.chains import Particles, share_beyond
 from pymc_kernel.plugin.emulation.emulation import Round
-from pymc_kernel.plugin.emulation.particles import Particles, share_beyond
 from pymc_kernel.plugin.emulation.search import MODES_APART
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler

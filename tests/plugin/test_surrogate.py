@@ -14,7 +14,7 @@ from pytensor import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import WorkersLost
-from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
+from pymc_kernel.plugin.emulation.model_graph import with_whole_likelihood
 from pymc_kernel.plugin.warn import findings_in
 from tests.plugin.models import Counted
 

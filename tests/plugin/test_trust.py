@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import xarray as xr
 
+from pymc_kernel.embeddings.inputs import typicality
 from pymc_kernel.plugin.simulation.trust import findings
-from pymc_kernel.plugin.typicality import typicality
 from pymc_kernel.plugin.warn import findings_in, report_all
 
 

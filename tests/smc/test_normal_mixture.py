@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from pymc_kernel.smc.normal_mixture import NormalMixture, fit_mixture
+from pymc_kernel.smc.differences import NormalMixture, fit_mixture
 
 MEANS = np.array([[0.0, 1.0], [300.0, -2.0]])
 COVARIANCES = np.array([[[4.0, 1.0], [1.0, 1.0]], [[100.0, -3.0], [-3.0, 0.2]]])

@@ -5,7 +5,7 @@ import pytest
 
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
-from pymc_kernel.stein import thinning
+from pymc_kernel.stein import uses
 from tests.reference.exact_draws import autoregressive
 from tests.reference.slow_stein import greedy_choice
 
@@ -13,8 +13,8 @@ from tests.reference.slow_stein import greedy_choice
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kernel", [None, K.Gaussian(np.array([1.0, 2.0, 0.5]))], ids=["default", "scaled"])
 def test_thinning_equals_the_slow_twin(kernel, threads, rng, monkeypatch):
-    monkeypatch.setattr(thinning, "_THREADED", 0 if threads == 2 else 10**9)
-    monkeypatch.setattr(thinning, "num_threads", lambda: threads)
+    monkeypatch.setattr(uses, "_THREADED", 0 if threads == 2 else 10**9)
+    monkeypatch.setattr(uses, "num_threads", lambda: threads)
     draws = rng.standard_normal((700, 3)) * 1.3 + 0.5
     matrix = stein.stein_matrix(draws, -draws, kernel)
     assert stein.stein_thin(draws, -draws, 60, kernel).tolist() == greedy_choice(matrix, 60)

@@ -14,10 +14,10 @@ from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.rewriting.basic import register_canonicalize
 from scipy.stats import binom
 
+from pymc_kernel.embeddings.inputs import OUTSIDE, typicality
 from pymc_kernel.likelihood_free import FittedLikelihood
 from pymc_kernel.plugin.blocks.likelihoods import check_further, has_missing_entries, predictive
 from pymc_kernel.plugin.model.estimated import allow_object_mode
-from pymc_kernel.plugin.typicality import OUTSIDE, typicality
 from pymc_kernel.plugin.warn import warn_user
 
 _FALSE_ALARMS = 0.01  # probability that as many rows lie outside, where all were made by the simulator

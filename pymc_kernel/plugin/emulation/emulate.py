@@ -15,14 +15,13 @@ from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.emulation.evaluations import Evaluations
-from pymc_kernel.plugin.emulation.hoisted import with_hoisted
+from pymc_kernel.plugin.emulation.model_graph import with_hoisted, with_whole_likelihood
 from pymc_kernel.plugin.emulation.search import MODES_APART, TOLERANCE, TOO_FEW, Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
-from pymc_kernel.plugin.emulation.whole import with_whole_likelihood
 from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint
-from pymc_kernel.plugin.model.groups import observed_values
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws, first_places, initial_position
+from pymc_kernel.plugin.model.unconstrained import observed_values
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 
 # Of the parameters. A search that begins at few places may end in a lesser mode of the true posterior, and no distance

@@ -8,7 +8,7 @@ import pymc as pm
 from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.plugin.emulation.black_boxes import BlackBox
-from pymc_kernel.plugin.emulation.whole import LogLikelihoodOp
+from pymc_kernel.plugin.emulation.model_graph import LogLikelihoodOp
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.unconstrained import value_shapes

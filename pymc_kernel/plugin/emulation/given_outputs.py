@@ -13,8 +13,8 @@ from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.log_density import without_gradient
 from pymc_kernel.plugin.model.priors import initial_position
-from pymc_kernel.plugin.model.scores import without_gradient
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third

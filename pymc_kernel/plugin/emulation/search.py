@@ -12,10 +12,18 @@ import pytensor.tensor as pt
 from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.emulation.chains import PRIOR_DRAWS, Chains, Explorers, flat_draws, variances_of
+from pymc_kernel.plugin.emulation.chains import (
+    PRIOR_DRAWS,
+    Chains,
+    Explorers,
+    Particles,
+    flat_draws,
+    share_beyond,
+    variances_of,
+)
 from pymc_kernel.plugin.emulation.challengers import COMPARED, Challengers
 from pymc_kernel.plugin.emulation.coarse import coarse_versions, is_difference
-from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
+from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, limits_of, model_with
 from pymc_kernel.plugin.emulation.emulation import (
     Emulation,
     Round,
@@ -26,8 +34,6 @@ from pymc_kernel.plugin.emulation.emulation import (
 )
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
-from pymc_kernel.plugin.emulation.limits import limits_of
-from pymc_kernel.plugin.emulation.particles import Particles, share_beyond
 from pymc_kernel.plugin.emulation.penalty import lost_on_average, with_penalties
 from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown

@@ -11,11 +11,11 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
+from pymc_kernel.embeddings.inputs import typicality
 from pymc_kernel.likelihood_free.estimates import normality_errors
 from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.log_density import LogDensity, compile_log_density
 from pymc_kernel.plugin.model.unconstrained import coordinate_names, unconstrained_draws
-from pymc_kernel.plugin.typicality import typicality
 
 _MOST_DRAWS, _FEWEST_DRAWS = 1000, 100
 _MOST_ROWS = 50_000  # of draws times rows of data, which take some seconds for each replicate

@@ -13,9 +13,8 @@ from arviz_base import extract, rcParams
 from pymc.backends.arviz import find_constants
 from pytensor.graph.traversal import ancestors
 
-from pymc_kernel.plugin.model.groups import is_part_of_data, observed_values
-from pymc_kernel.plugin.model.scores import compile_scores
-from pymc_kernel.plugin.model.unconstrained import value_draws
+from pymc_kernel.plugin.model.log_density import compile_scores
+from pymc_kernel.plugin.model.unconstrained import is_part_of_data, observed_values, value_draws
 from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_scores
 from pymc_kernel.plugin.warn import warn_user
 

@@ -7,9 +7,9 @@ import xarray as xr
 from pymc_kernel.mcmc.chain_checks import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
-from pymc_kernel.plugin.model.groups import data_groups, draws_group
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
+from pymc_kernel.plugin.model.unconstrained import data_groups, draws_group
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
 from pymc_kernel.plugin.warn import report, says_what_evidence_lacks

@@ -12,8 +12,7 @@ from pymc.stats.convergence import log_warnings, run_convergence_checks
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import TOLERANCE, Ended, check_search, learn, search_of
 from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
-from pymc_kernel.plugin.model.groups import data_groups, draws_group
-from pymc_kernel.plugin.model.unconstrained import split_positions
+from pymc_kernel.plugin.model.unconstrained import data_groups, draws_group, split_positions
 from pymc_kernel.plugin.warn import STATUS_FLAGS, report
 
 _RESERVED = {"evaluation", "coordinate", "position", "log_density", "status"}

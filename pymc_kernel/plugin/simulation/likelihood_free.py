@@ -12,9 +12,8 @@ from scipy.special import ndtri
 from pymc_kernel.likelihood_free import LearnedLikelihood, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
-from pymc_kernel.plugin.model.groups import draws_group
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
-from pymc_kernel.plugin.model.unconstrained import coordinate_names, value_shapes
+from pymc_kernel.plugin.model.unconstrained import coordinate_names, draws_group, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,

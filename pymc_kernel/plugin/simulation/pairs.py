@@ -11,9 +11,8 @@ from pymc.distributions.simulator import SimulatorRV
 from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.model.estimated import block_of
-from pymc_kernel.plugin.model.groups import data_groups, draws_group, observed_values
 from pymc_kernel.plugin.model.interpreter import UNOPTIMIZED
-from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
+from pymc_kernel.plugin.model.unconstrained import data_groups, draws_group, observed_values, unconstrained_draws
 from pymc_kernel.plugin.simulation.simulate import check_model, simulate, warn_of_potentials
 from pymc_kernel.plugin.warn import warn_user
 

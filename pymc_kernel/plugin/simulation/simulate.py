@@ -23,9 +23,9 @@ from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
-from pymc_kernel.plugin.model.groups import data_groups, is_part_of_data, observed_values
 from pymc_kernel.plugin.model.priors import check_prior_draws
 from pymc_kernel.plugin.model.remote import Remote
+from pymc_kernel.plugin.model.unconstrained import data_groups, is_part_of_data, observed_values
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import STATUS_FLAGS, counts_of, warn_of_failures, warn_user
 

@@ -6,8 +6,8 @@ import numpy as np
 import xarray as xr
 from scipy.special import ndtr
 
+from pymc_kernel.embeddings.inputs import OUTSIDE, typicality
 from pymc_kernel.likelihood_free import LearnedLikelihood
-from pymc_kernel.plugin.typicality import OUTSIDE, typicality
 from pymc_kernel.plugin.warn import report_all
 
 NUM_REPLICATES = 16  # fits to resampled simulations: their standard deviation is then known to a fifth of it
