@@ -1,17 +1,18 @@
 # %% [markdown]
 # # Can these draws be trusted? Judging approximate samples
 #
-# R-hat asks whether chains agree with each other, the effective sample size how many draws they are
-# worth. Neither asks whether the draws are from the posterior. A variational fit gives independent
-# draws of the wrong distribution: there is no R-hat, and the effective size is perfect.
+# R-hat says whether chains agree with each other. The effective sample size says how many
+# independent draws they are worth. Neither says whether the draws are from the posterior. A
+# variational fit gives independent draws from the wrong distribution: it has no R-hat, and its
+# effective sample size is perfect.
 #
 # The kernel Stein discrepancy compares draws with the model itself, through the gradient of its log
-# density. It needs no other draws to compare with. Here it judges NUTS, ADVI, a Laplace
-# approximation and two stochastic-gradient chains, all of the same small model, and then a case
-# that it cannot judge.
+# density. It needs no reference draws. Here it judges NUTS, ADVI, a Laplace approximation and two
+# stochastic-gradient chains, all on the same small model. The last example is a case that it cannot
+# judge.
 #
-# What you learn: how to ask, how to read the answer, which parameter is wrong, and what the check
-# cannot see.
+# What you learn: how to run the check, how to read its result, how to find the parameter that is
+# wrong, and what the check cannot see.
 
 # %%
 import arviz as az
@@ -27,9 +28,9 @@ rng = np.random.default_rng(1)
 # %% [markdown]
 # ## The model
 #
-# Whether 60 patients got well, by dose and by age, which go together: older patients were given
-# more. So the two slopes have correlated posteriors. There is little data, so these are skewed,
-# too.
+# A logistic regression explains which of 60 patients got well, by dose and age. Older patients were
+# given higher doses, so the two slopes are correlated in the posterior. There are few data, so the
+# posterior is skewed, too.
 
 # %%
 age = rng.standard_normal(60)
@@ -51,9 +52,9 @@ with pm.Model(coords={"slope": ["average", "dose", "age"]}) as model:
 # %% [markdown]
 # ## Five sets of draws
 #
-# **NUTS** is exact. **ADVI** takes the parameters for independent normals. The **Laplace**
-# approximation takes them for jointly normal, with the curvature at the mode. Pathfinder (in
-# `pymc-extras`) would be judged in the same way.
+# **NUTS** is exact. **ADVI** treats the parameters as independent normals. The **Laplace**
+# approximation treats them as jointly normal, with the curvature at the mode. Pathfinder (in
+# `pymc-extras`) could be judged in the same way.
 
 # %%
 settings = {"random_seed": 1, "progressbar": False}
@@ -80,9 +81,9 @@ def as_chains(draws):
 laplace = as_chains(rng.multivariate_normal(mode, covariance, (2, DRAWS)))
 
 # %% [markdown]
-# **Stochastic-gradient** Langevin chains take a step along the gradient of ten of the sixty
-# patients, and add noise. They never accept or reject. With small steps they creep; with large
-# steps the noise of the gradient makes them too wide.
+# **Stochastic-gradient** Langevin chains step along a gradient estimated from ten of the sixty
+# patients, and add noise. They have no accept-reject step. With small steps they mix slowly; with
+# large steps the noise of the gradient makes their draws too wide.
 
 
 # %%
@@ -105,10 +106,10 @@ large = as_chains(np.stack([stochastic_gradient_chain(rng, 0.1, 20) for _ in ran
 # %% [markdown]
 # ## The question, in one call
 #
-# `pk.ksd_test` gives the discrepancy, and what as many independent draws of a normal distribution
-# have by chance: right draws have about as much, somewhat more where the posterior is not normal or
-# the chain correlated. Chains are thinned first, so that their autocorrelation is not taken for a
-# misfit.
+# `pk.ksd_test` gives the discrepancy of the draws, and the discrepancy that the same number of
+# independent normal draws has by chance. Correct draws have about that much, or somewhat more if
+# the posterior is not normal or the chain is correlated. Chains are thinned first, so that their
+# autocorrelation is not mistaken for a misfit.
 
 # %%
 results = {
@@ -131,29 +132,29 @@ for label, idata in results.items():
 # ## Which parameter is wrong?
 #
 # `pk.summary` is `az.summary` with two more columns: each parameter's share of the discrepancy, and
-# the p-value of its own test, corrected for all tests. For ADVI the effective sizes are perfect,
-# and the check is not.
+# the p-value of its own test, corrected for multiple testing. ADVI has perfect effective sample
+# sizes, but it fails the check.
 
 # %%
 print(pk.summary(advi, model=model, random_seed=1).to_string())
 
 # %% [markdown]
-# `pk.diagnose` says it in words, with what to do.
+# `pk.diagnose` says the same in words, and what to do about it.
 
 # %%
 pk.diagnose(advi, model=model, random_seed=1)
 
 # %% [markdown]
-# `pk.plot_ksd` draws it: the point is how far off the draws are, the bar what they would be with
-# random signs, as right draws are.
+# `pk.plot_ksd` plots the result. Each point shows how far off the draws are. Each bar shows the
+# range for the same draws with random signs; the point of correct draws would mostly lie within it.
 
 # %%
 picture = pk.plot_ksd(reports["ADVI"], backend="matplotlib")
 picture.savefig("advi_discrepancy.png", dpi=100)
 
 # %% [markdown]
-# Why it is wrong is seen when the draws are laid over those of NUTS, in grey: ADVI has cut through
-# the ridge.
+# The next picture lays the draws over those of NUTS, which are grey. ADVI is wrong because its
+# draws miss both ends of the ridge.
 
 # %%
 figure, axes = plt.subplots(1, 4, figsize=(11, 3.1), layout="constrained", sharex=True, sharey=True)
@@ -168,14 +169,15 @@ figure.savefig("draws_over_nuts.png", dpi=100)
 # %% [markdown]
 # ## The verdict must be read with the number of draws
 #
-# A test with many draws finds every small bias. What counts is the discrepancy beside that of as
-# many normal draws. That of NUTS is about the same; that of the Laplace approximation is three
-# times as much, and that of ADVI seven times: its spreads are half of the right ones. The Laplace
-# approximation has missed the skewness, and its spreads are a tenth too small; whether that
-# matters is for you to say.
+# With many draws, the test finds every small bias. So compare the discrepancy with that of the same
+# number of normal draws. For NUTS the two are about equal. The discrepancy of the Laplace
+# approximation is three times as large, and that of ADVI seven times. ADVI's standard deviations of
+# the two slopes are half of the correct ones. The Laplace approximation has missed the skewness,
+# and its standard deviations of the slopes are 8 % too small. Whether that matters is for you to
+# decide.
 #
-# The stochastic-gradient chain with small steps shows the other side: it creeps, so few of its
-# draws are left after thinning, and few draws prove little: a small misfit would not be seen.
+# The stochastic-gradient chain with small steps shows the opposite problem. It mixes slowly, so few
+# of its draws are left after thinning. With few draws, the test would not see a small misfit.
 
 # %%
 for label in list(results)[3:]:
@@ -187,9 +189,9 @@ for label in list(results)[3:]:
 # %% [markdown]
 # ## What the check cannot see
 #
-# The gradient of a log density does not know how much weight each of two separated modes has. Here
-# the posterior has two modes of equal weight, at -3 and 3. The draws have nine tenths of theirs in
-# one of them, as chains that started there would. The discrepancy finds nothing.
+# The gradient of a log density says nothing about how much weight each of two separated modes has.
+# Here the posterior has two modes of equal weight, at -3 and 3. Nine tenths of the draws are in one
+# of them, as if most chains had started there. The discrepancy finds nothing wrong.
 
 # %%
 with pm.Model() as two_modes:
@@ -206,27 +208,27 @@ lopsided = az.from_dict({"posterior": {"x": side * size}})
 print(pk.ksd_test(lopsided, model=two_modes, random_seed=1))
 
 # %% [markdown]
-# `pk.diagnose` sees that there are modes, and warns that it cannot judge their weights.
+# `pk.diagnose` sees that there are separate modes, and warns that it cannot judge their weights.
 
 # %%
 pk.diagnose(lopsided, model=two_modes, random_seed=1)
 
 # %% [markdown]
-# So keep R-hat beside the check, with chains that begin far apart, and where there may be several
-# modes take [sequential Monte Carlo](../docs/methods/smc.rst). Nor can any check of draws see a
-# mode that has none.
+# So look at R-hat as well, with chains that start far apart. Where there may be several modes, use
+# [sequential Monte Carlo](../docs/methods/smc.rst). No check of draws can see a mode that has no
+# draws.
 #
 # ## From warning to fix
 #
-# - *A discrepancy far above that of normal draws, of few parameters*: look at those in
-#   `pk.summary`; often a spread is too small, as of ADVI. Take a richer approximation (a full-rank
-#   one, Pathfinder) or NUTS.
-# - *Few draws are left after thinning*: the chain is slow, and the check proves little. More draws,
-#   or steps that move further.
+# - *A discrepancy far above that of normal draws, of few parameters*: look at these parameters in
+#   `pk.summary`. Often a standard deviation is too small, as with ADVI. Use a richer approximation
+#   (a full-rank one, Pathfinder) or NUTS.
+# - *Few draws are left after thinning*: the chain mixes slowly, and the check proves little. Take
+#   more draws, or steps that move further.
 # - *There are several modes*: the check cannot judge their weights. Particles can.
 #
 # ## When not
 #
-# The check loses power with the dimension, and depends on the coordinates; [its
-# page](../docs/methods/checks.rst) says more. Models without a gradient are judged with
+# The check loses power as the dimension grows, and its result depends on the coordinates; [its
+# page](../docs/methods/checks.rst) says more. For models without a gradient, use
 # `score="surrogate"`.

@@ -1,19 +1,18 @@
 # %% [markdown]
 # # At scale: workers, stores, and evaluations that take long
 #
-# A chemical leaks into a river and is measured downstream. How it spreads is told by a partial
-# differential equation, which takes a program some time to solve: here some hundredths of a second,
-# so that this page can be made in minutes; with minutes a solution nothing below is written in
-# another way.
-# Two questions follow, of two kinds:
+# A chemical leaks into a river and is measured downstream. A partial differential equation
+# describes how it spreads. Solving the equation takes a few hundredths of a second here, so that
+# this page can be made in minutes. If one solution took minutes, the code below would be the same.
+# The page solves two problems of different kinds:
 #
 # - **A slow likelihood.** The measurements are the solution plus noise. `pk.sample_surrogate` finds
-#   the posterior from a few hundred solutions, on as many workers as there are.
+#   the posterior from about two hundred solutions, on any number of workers.
 # - **A slow simulator.** The flow varies at random from day to day, so there is no simple
-#   likelihood. `pk.simulate` makes the simulations on a cluster, into a store that a killed run
-#   goes on with.
+#   likelihood. `pk.simulate` runs the simulations on a cluster and saves them in a store, from
+#   which a killed run can continue.
 #
-# What you learn: how to use Dask, what a store does, and how to see whether few evaluations were
+# What you learn: how to use Dask, what a store does, and how to check that few evaluations were
 # enough.
 
 # %%
@@ -36,9 +35,9 @@ CELLS = 1000  # of the grid
 # %% [markdown]
 # ## The equation
 #
-# A kilogram is let in at the first place, at a rate that dies away. Water carries it with a speed,
-# it spreads by turbulence, and it decays. The river is cut into cells; an implicit method of SciPy
-# solves for the concentration in each.
+# A kilogram leaks in at the upstream end, at a rate that dies away. The current carries it
+# downstream, turbulence spreads it, and it decays. The river is divided into cells, and an implicit
+# SciPy solver computes the concentration in each.
 
 # %%
 METERS, HOURS = 2000.0, np.array([0.25, 0.5, 0.75, 1.0, 1.5, 2.0, 3.0, 4.0])
@@ -92,9 +91,9 @@ figure.savefig("measured.png", dpi=100)
 # %% [markdown]
 # ## Workers
 #
-# Here are two, as processes on this machine. On a cluster you would connect to the scheduler by its
-# address, `Client("tcp://...:8786")`; nothing else changes. Executors of `concurrent.futures` and
-# `mpi4py.futures` do as well, and a number, `executor=8`, makes that many processes.
+# We use two, as processes on this machine. On a cluster you would connect to the scheduler by its
+# address, `Client("tcp://...:8786")`; nothing else changes. Executors from `concurrent.futures` and
+# `mpi4py.futures` work too, and a number such as `executor=8` starts that many processes.
 
 # %%
 cluster = SubprocessCluster(n_workers=2, threads_per_worker=1, silence_logs=40)
@@ -104,9 +103,10 @@ executor = client.get_executor()
 # %% [markdown]
 # ## A slow likelihood
 #
-# The solver is a black box in a PyMC model. It is written as an operator of its own, since that can
-# be sent to workers of another process; what `wrap_py` makes of a function in a script cannot.
-# Errors of a measurement are a tenth of it, and .003 grams.
+# The solver is a black box in a PyMC model. We write it as an operator class, because workers in
+# other processes can receive that. They cannot receive the operator that `wrap_py` makes from a
+# function in a script. The error of a measurement has two parts, with standard deviations of a
+# tenth of the amount and of .003 grams.
 
 
 # %%
@@ -137,10 +137,10 @@ with pm.Model() as model:
     pm.Normal("measured", amount, pt.sqrt((0.1 * amount) ** 2 + 0.003**2), observed=measured)
 
 # %% [markdown]
-# `pk.sample_surrogate` proposes a batch of places, sends them to the workers, learns from the
-# values, and proposes the next, until it knows that it is near. Every evaluation goes into the
-# store as it ends: if this run is killed, the same call
-# goes on where it was.
+# `pk.sample_surrogate` proposes a batch of points, sends them to the workers, learns from the
+# values, and proposes the next batch. It stops when its estimated distance from the posterior is
+# small enough. Each evaluation is saved in the store as soon as it ends. If this run is killed, the
+# same call continues from there.
 
 # %%
 settings = {"random_seed": 1, "progressbar": False}
@@ -151,12 +151,13 @@ with model:
 print(az.summary(few))
 
 # %% [markdown]
-# NumPy warns of values that are too large for a number, where what was learned goes on far beyond
-# all evaluations: such places are asked, and have no part in the posterior.
+# NumPy's overflow warnings come from points far outside all evaluations, where the surrogate
+# extrapolates to values too large for a floating-point number. Such points are tried, but they have
+# no part in the posterior.
 #
-# The draws are from what was learned, and the result says how far they are from the posterior:
-# `distance` is the total variation distance of the joint distributions, from predicted against true
-# values at draws that had not been learned.
+# The draws are from the surrogate, and the result says how far they are from the posterior.
+# `distance` is the total variation distance between the joint distributions. It is estimated by
+# comparing predicted with true values at draws not used for fitting.
 
 # %%
 print(
@@ -171,12 +172,15 @@ axis.set(xlabel="evaluations", ylabel="distance from the posterior")
 figure.savefig("error_by_evaluations.png", dpi=100)
 
 # %% [markdown]
+# The distance of each round is measured at its own new draws. It jumps while the surrogate is still
+# wrong in some places, and drops once a round finds none of them. The search ends after two such
+# rounds.
+#
 # ## Simulations into a store
 #
-# Now the speed of the flow is not known for the day of the measurements: it varies by a tenth from
-# day to day, and what is asked for is its mean. What is random has no likelihood that is easily
-# written, but it is easily simulated. A simulator may fail; here it does where the speed is
-# negative.
+# Now the speed of the flow varies by a tenth from day to day, and its value on the day of the
+# measurements is unknown. We want its mean. The likelihood of this model is hard to write down, but
+# the model is easy to simulate. A simulator may fail; this one fails where the speed is negative.
 
 
 # %%
@@ -205,8 +209,8 @@ with pm.Model() as daily:
 print(f"{time.perf_counter() - start:.0f} s;", sims["simulation_stats"].attrs)
 
 # %% [markdown]
-# Each batch has its own seed, so the numbers are the same bit for bit for any workers. Asking for
-# more extends the store and does nothing twice.
+# Each batch has its own seed, so the numbers are bit for bit the same with any workers. Asking for
+# more simulations extends the store and repeats none.
 
 # %%
 with daily:
@@ -226,7 +230,8 @@ print(
 )
 
 # %% [markdown]
-# The stored simulations answer for any method and any summary, on any machine that can read them.
+# The stored simulations can be used with any method and any summary, on any machine that can read
+# them.
 
 
 # %%
@@ -239,10 +244,10 @@ with daily:
 print(az.summary(by_rule))
 
 # %% [markdown]
-# The warning says that the rule has seen too few simulations: most of those of the prior are far
-# from the measurements. Two things help. Ask for more, since the store has those that were made; or
-# simulate where the posterior is. `pk.sample_likelihood_free` does that, in rounds, on the same
-# workers and with a store of its own.
+# The warning says that the rule has seen too few simulations: most simulations from the prior are
+# far from the measurements. Two things help. Ask for more, since the store keeps those already
+# made; or simulate where the posterior is. `pk.sample_likelihood_free` does the latter, in rounds,
+# on the same workers and with a store of its own.
 
 # %%
 with daily:
@@ -256,14 +261,15 @@ with daily:
 print(az.summary(in_rounds))
 
 # %% [markdown]
-# No warning now: as many simulations, made where the posterior is, tell far more. Chains are fits
-# to reweighted simulations, so their R-hat and effective sizes say what the simulations leave open:
-# the speed is known least. Take more simulations before you trust its tails.
+# There is no warning now: the same number of simulations says far more when they are made where the
+# posterior is. Each chain comes from a fit to reweighted simulations, so R-hat and the effective
+# sample sizes show how much uncertainty the simulations leave. It is largest for the speed. Take
+# more simulations before you trust its tails.
 #
 # ## The answers
 #
-# The second model leaves more open, since the speed varies; so its posterior of the mean speed is
-# wider. Black lines are the values that the data were made with.
+# In the second model the speed varies, so the posterior of its mean is wider. Black lines are the
+# values that the data were simulated with.
 
 # %%
 figure, axes = plt.subplots(1, 3, figsize=(10, 3.2), layout="constrained")
@@ -294,15 +300,17 @@ cluster.close()
 # %% [markdown]
 # ## From warning to fix
 #
-# - *The emulated model should not be trusted* of `pk.sample_surrogate`: more evaluations with the
-#   same store, or `exact=True`, which ends with exact draws.
+# - *The emulated model should not be trusted* of `pk.sample_surrogate`: use more evaluations with
+#   the same store, or `exact=True`, which gives exact draws.
 # - *Evaluations failed* or *timed out*: the first error is in the warning. `timeout` and `retries`
-#   say how long to wait and how often to try again.
-# - *A worker process died*: most often for want of memory. Fewer workers, or `batch_size` smaller.
+#   set how long to wait and how often to try again.
+# - *A worker process died*: most often it ran out of memory. Use fewer workers, or a smaller
+#   `batch_size`.
 #
 # ## When not
 #
-# Sending a draw to a worker costs a tenth of a millisecond: a simulator of microseconds is faster
-# in one process. A posterior with walls or kinks, or with modes far apart, needs more than a
-# surrogate of a few hundred values ([few evaluations](../docs/methods/sample_surrogate.rst)). And
-# where a thousand evaluations a chain can be paid for, `pk.KernelHMC` is exact.
+# Sending a draw to a worker costs a tenth of a millisecond, so a simulator that takes microseconds
+# is faster in one process. A posterior with walls or kinks, or with modes far apart, needs more
+# than a surrogate fitted to a few hundred values ([few
+# evaluations](../docs/methods/sample_surrogate.rst)). If you can afford a thousand evaluations per
+# chain, use `pk.KernelHMC`, which is exact.

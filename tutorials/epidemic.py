@@ -1,18 +1,18 @@
 # %% [markdown]
 # # A simulator with summaries: an epidemic
 #
-# In a village of 400 people five fall ill, then others. Who is infected infects others, at an
-# unknown rate; only a part of the infected is reported each day, and how large a part is unknown,
-# too. To simulate this takes five lines. The likelihood of the reported numbers is a sum over all
-# the ways in which the infection may have gone.
+# In a village of 400 people, five fall ill, then others. Infected people infect others at an
+# unknown rate. Only a share of the infected is reported each day, and this share is unknown, too.
+# Simulating this takes five lines. The likelihood of the reported numbers is a sum over all
+# possible courses of the infection.
 #
 # Three methods find the posterior from simulations alone: `pk.KernelABC`, which compares summaries
 # under a kernel; `pk.sample_kbr`, kernel Bayes' rule, which learns the parameters as a function of
 # the data; and `pk.sample_likelihood_free`, which learns the likelihood of summaries. This epidemic
-# is small enough for an exact answer, so we can see what each loses.
+# is small enough for an exact answer, so we can see how accurate each of them is.
 #
-# What you learn: how a simulator enters a model, which method asks for how many simulations, and
-# what they say of themselves.
+# What you learn: how to put a simulator into a model, how many simulations each method needs, and
+# what each reports about its own accuracy.
 
 # %%
 import arviz as az
@@ -29,8 +29,8 @@ PEOPLE, FIRST, DAYS = 400, 5, 14
 # %% [markdown]
 # ## The simulator
 #
-# It takes a generator, the parameters and the shape of what it must return: `(14,)` for one
-# epidemic, `(n, 14)` for n of them at once, which is far faster than n calls.
+# It takes a random generator, the parameters and the shape of the result: `(14,)` for one epidemic,
+# `(n, 14)` for n of them at once, which is far faster than n calls.
 
 
 # %%
@@ -58,7 +58,7 @@ figure.savefig("reported.png", dpi=100)
 # ## The exact posterior
 #
 # The number of infected people is a hidden Markov chain with 396 states, so the forward algorithm
-# adds up all ways. We do it on a grid of both parameters.
+# sums over all courses. We run it on a grid of both parameters.
 
 # %%
 rates, shares = np.linspace(0.4, 1.1, 57), np.linspace(0.3, 0.56, 53)
@@ -91,9 +91,9 @@ for name, axis_values, marginal in (
 # %% [markdown]
 # ## Summaries
 #
-# Fourteen numbers are few for some methods and many for others. Five sums say nearly as much: of
-# the first days, of the days of growth, and of the end. The square root makes the noise of counts
-# even.
+# Fourteen numbers are few for some methods and many for others. Five sums, over the first days, the
+# days of growth and the last days, say nearly as much. The square root makes the variance of the
+# counts nearly constant.
 
 
 # %%
@@ -108,10 +108,10 @@ def summaries(days):
 # %% [markdown]
 # ## KernelABC: compare simulations at every draw
 #
-# The block compares the summaries of simulations with the observed ones under a Gaussian kernel.
-# That is a noisy likelihood, and the chain is exact for it. The bandwidth is learned from pilot
-# simulations near the posterior. Every evaluation asks for fifty simulations, which is one call of
-# the simulator.
+# `pk.KernelABC` compares simulated with observed summaries under a Gaussian kernel. This gives a
+# noisy likelihood, and the chain targets its posterior exactly. The bandwidth is learned from pilot
+# simulations near the posterior. Each evaluation needs fifty simulations, which one call of the
+# simulator makes.
 
 # %%
 with pm.Model():
@@ -125,9 +125,9 @@ print("bandwidth:", np.round(np.sqrt(np.diag(abc["constant_data"]["reported_epsi
 # %% [markdown]
 # ## Kernel Bayes' rule: learn the parameters from the data
 #
-# Now some thousand simulations of the prior are made once. A kernel regression of the parameters on
-# the fourteen raw counts is fitted to those near the observation; draws are its mean plus
-# residuals.
+# Now ten thousand simulations from the prior are made once. A kernel regression of the parameters
+# on the fourteen raw counts is fitted to those near the observation. Each draw is its mean plus a
+# residual.
 
 # %%
 with pm.Model() as model:
@@ -139,16 +139,17 @@ for name in ("learning_error", "second_opinion_shift", "typicality"):
     print(name, round(float(abs(rule_draws["sample_stats"][name]).max()), 3))
 
 # %% [markdown]
-# `typicality` says how usual the observation is among the simulations, `learning_error` how well
-# the posterior means are known, in posterior standard deviations, and `second_opinion_shift` how
-# far away a likelihood learned from the same simulations puts them, each of the worst parameter.
-# `learning_error` and `second_opinion_shift` are too large, so a warning says that this posterior
-# should not be trusted: few of ten thousand simulations of the prior are near these data.
+# `typicality` says how usual the observation is among the simulations. `learning_error` says how
+# well the posterior means are known. `second_opinion_shift` says how far away a likelihood learned
+# from the same simulations puts them. The last two are in posterior standard deviations, for the
+# worst parameter. Both are too large, so a warning says that this posterior should not be trusted:
+# few of the ten thousand simulations from the prior are near these data.
 #
-# A fitted rule answers for any other epidemic in no time. So it can be asked for many whose
-# parameters are known: if the rule is right, their ranks among the posterior draws are uniform. The
-# curves show how far they are from that, and p says how probable so much is by chance; the third
-# panel asks the same of joint regions.
+# A fitted rule gives the posterior of any other epidemic in no time. So we can test it on many
+# epidemics whose parameters are known: if the rule is right, the ranks of these parameters among
+# the posterior draws are uniform. The curves show how far the ranks are from uniform, and p is the
+# probability of a deviation this large by chance. The third panel tests joint regions in the same
+# way.
 
 # %%
 picture = pk.plot_calibration(
@@ -157,10 +158,13 @@ picture = pk.plot_calibration(
 picture.savefig("calibration_of_the_rule.png", dpi=100)
 
 # %% [markdown]
+# The p-values of the share and of joint regions are below 5 %: over all epidemics of the prior, the
+# rule's posteriors are not quite right either. So the warning is no accident of these data.
+#
 # ## A learned likelihood: the fewest simulations
 #
 # `pk.sample_likelihood_free` learns how the five summaries depend on the parameters, as smooth
-# functions, and simulates in rounds, each where the posterior of the last one is.
+# functions. It simulates in rounds, each where the previous round puts the posterior.
 
 # %%
 with model:
@@ -171,11 +175,11 @@ print(learned["round_stats"].to_dataset()[["num_simulations", "power", "change"]
 # %% [markdown]
 # ## All of them beside the exact posterior
 #
-# *off* is the difference of the means in exact standard deviations, *width* the ratio of standard
-# deviations. A kernel has a width of its own, so `KernelABC` is wider than the truth. The learned
-# likelihood has the right width from a thousandth of the simulations, and its means are off because
-# five sums carry less information than fourteen days: with ten thousand simulations they are off by
-# as much.
+# *off* is the difference of the means in exact standard deviations, and *width* is the ratio of
+# standard deviations. The kernel adds its own width, so the posterior of `KernelABC` is wider than
+# the exact one. The learned likelihood has the right width from a thousandth as many simulations.
+# Its means are off because five sums carry less information than fourteen days; with ten thousand
+# simulations they are off by the same amount.
 
 # %%
 abc_simulations = (
@@ -220,22 +224,22 @@ figure.savefig("epidemic_posteriors.png", dpi=100)
 # %% [markdown]
 # ## Which one?
 #
-# - Simulations are dear, and a few summaries are known: the learned likelihood.
-# - Data are raw, or many observations must be answered: kernel Bayes' rule.
-# - Simulations are cheap, and the posterior of the summaries is wanted up to a kernel of known
-#   width: `pk.KernelABC`.
+# - Simulations are expensive, and you know a few good summaries: use the learned likelihood.
+# - You have raw data, or many data sets to analyze: use kernel Bayes' rule.
+# - Simulations are cheap, and you want the posterior given the summaries, up to a kernel of known
+#   width: use `pk.KernelABC`.
 #
 # ## From warning to fix
 #
-# - *The bandwidth is ... times the spread of its summaries* of `KernelABC`: more simulations for
-#   each evaluation, or fewer summaries; the warning says how many.
-# - *This posterior should not be trusted* of the rule: more simulations, summaries, or a learned
-#   likelihood.
-# - *The model simulates nothing like the data*: no method mends that. Look at draws of
+# - *The bandwidth is ... times the spread of its summaries* of `KernelABC`: use more simulations
+#   for each evaluation (the warning says how many), or fewer summaries.
+# - *This posterior should not be trusted* of the rule: use more simulations, summaries, or a
+#   learned likelihood.
+# - *The model simulates nothing like the data*: no method can fix that. Look at draws from
 #   `pm.sample_prior_predictive` first.
 #
 # ## When not
 #
-# This epidemic has a likelihood, so in earnest one would take it: an exact method needs no
-# summaries. If it is too dear to add up all ways, a particle filter estimates it without bias
-# ([noisy likelihoods](../docs/methods/estimated_likelihood.rst)).
+# This epidemic has a likelihood, so in practice you would use it: an exact method needs no
+# summaries. If the exact sum is too expensive, a particle filter estimates the likelihood without
+# bias ([noisy likelihoods](../docs/methods/estimated_likelihood.rst)).

@@ -1,19 +1,19 @@
 # %% [markdown]
 # # A black box: hares and lynx
 #
-# For twenty years a trading company counted the pelts of hares and of lynx. Lotka and Volterra's
-# equations say how hunters and hunted follow each other:
+# For twenty years a trading company counted the pelts of hares and of lynx. The Lotka-Volterra
+# equations describe how populations of prey and predators drive each other:
 #
 #     hares' = (a - b lynx) hares
 #     lynx'  = (-c + d hares) lynx
 #
-# A program solves them, and gives no gradient. So NUTS cannot be used, and random walks hardly
-# move: eight parameters are correlated. Here we sample the posterior with `pk.sample_khmc()`, and
-# compare it with reference draws that others made with a gradient
+# A program solves them and gives no gradient, so NUTS cannot be used. Random walks hardly move,
+# because the eight parameters are correlated. Here we sample the posterior with `pk.sample_khmc()`,
+# and compare it with published reference draws that were made with a gradient
 # ([posteriordb](https://github.com/stan-dev/posteriordb), `hudson_lynx_hare-lotka_volterra`).
 #
-# What you learn: how a black box enters a model, what to look at after sampling, and what a check
-# says of a model without a gradient.
+# What you learn: how to put a black box into a model, what to look at after sampling, and how to
+# check draws of a model without a gradient.
 
 # %%
 import json
@@ -34,7 +34,7 @@ import pymc_kernel as pk
 # %% [markdown]
 # ## The data
 #
-# They are kept in this repository, with means, standard deviations and quantiles of posteriordb's
+# The data are in this repository, with means, standard deviations and quantiles of posteriordb's
 # 10,000 reference draws (BSD 3-clause license).
 
 # %%
@@ -55,10 +55,10 @@ figure.savefig("hares_and_lynx_data.png", dpi=100)
 # %% [markdown]
 # ## The black box
 #
-# Here it is a Runge-Kutta method of fourth order, compiled by Numba, on the logarithms of both
-# numbers. Any function of arrays would do: a solver of SciPy, or a program that is started and
-# read. `wrap_py` makes it an operator that PyMC can use in a model. Numbers are kept below exp(50),
-# so that wild proposals give a low density and not an error.
+# Here it is a fourth-order Runge-Kutta method, compiled by Numba, on the logarithms of both
+# populations. Any function of arrays would do: a SciPy solver, or a call of an external program.
+# `wrap_py` turns it into an operator that PyMC can use in a model. Populations are capped at
+# exp(50), so that extreme proposals give a low density rather than an error.
 
 
 # %%
@@ -93,8 +93,9 @@ def log_numbers(rates, start):
 # %% [markdown]
 # ## The model
 #
-# It is posteriordb's. Rates are near one and near .05, numbers at the start near ten thousand, and
-# what is counted is off by a factor whose logarithm has the standard deviation sigma.
+# The model is posteriordb's. Its priors put the rates near one and near .05, and the initial
+# populations near ten thousand. Each count is off by a random factor whose logarithm has the
+# standard deviation sigma.
 
 # %%
 coords = {
@@ -112,10 +113,11 @@ with pm.Model(coords=coords) as model:
 # %% [markdown]
 # ## Sampling
 #
-# `pk.sample_khmc()` learns a surrogate of the log density from all chains while they tune, then
-# moves along it. Chains begin at draws from the prior, and most of what they see at first is far
-# from the posterior, so tuning takes four thousand draws; with one thousand a warning says that a
-# part of the posterior may be missing. Each draw costs one solution of the equations.
+# `pk.sample_khmc()` learns a surrogate of the log density from all chains while they tune, and
+# makes its proposals with the surrogate. Chains start at draws from the prior, and most of their
+# first points are far from the posterior, so tuning takes four thousand draws. With one thousand, a
+# warning says that part of the posterior may be missing. Each draw costs one solution of the
+# equations.
 
 # %%
 with model:
@@ -129,8 +131,8 @@ with model:
 print(az.summary(idata, kind="diagnostics"))
 
 # %% [markdown]
-# R-hat is one, and the effective sizes are near the number of draws. The statistics say how the
-# draws were made: how many evaluations after tuning, and how many proposals were accepted.
+# R-hat is one, and the effective sample sizes are near the number of draws. The sample statistics
+# give the number of evaluations after tuning and the acceptance rate.
 
 # %%
 stats = idata["sample_stats"]
@@ -140,9 +142,9 @@ print("evaluations while tuning:", stats.attrs["tuning_evaluations"])
 # %% [markdown]
 # ## Against the reference
 #
-# Differences of means in reference standard deviations, and the ratio of standard deviations. With
-# seven thousand effective draws a mean is known to within .03 of them, a standard deviation to
-# within 2 %.
+# The output shows differences of means in reference standard deviations, and ratios of standard
+# deviations. With seven thousand effective draws, a mean is known to within .03 standard
+# deviations, and a standard deviation to within 2 %.
 
 # %%
 columns = ["mean", "sd", "5 %", "25 %", "50 %", "75 %", "95 %"]
@@ -154,7 +156,7 @@ for name in stored["reference"]:
     print(f"{name:10s} mean off by {off:+.2f} sd, sd ratio {draws.std() / reference['sd']:.2f}")
 
 # %% [markdown]
-# In the picture are the densities of the draws; black lines are the 5 %, 50 % and 95 % quantiles of
+# The picture shows the densities of the draws. Black lines are the 5 %, 50 % and 95 % quantiles of
 # the reference.
 
 # %%
@@ -183,7 +185,7 @@ picture.savefig("hares_and_lynx_reference.png", dpi=100)
 # %% [markdown]
 # ## What the posterior says
 #
-# Each line is one solution of the equations at a draw.
+# Each line is the solution of the equations at one draw.
 
 # %%
 rng = np.random.default_rng(1)
@@ -204,10 +206,10 @@ figure.savefig("hares_and_lynx_series.png", dpi=100)
 # %% [markdown]
 # ## Can the draws be trusted?
 #
-# The chains agree, but that is not all that can be asked. `pk.ksd_test` compares draws with the
-# model's gradient, and this model has none. With `score="surrogate"` the gradient is learned from
-# the log densities of the draws themselves, and the report says whether that was good enough to
-# judge by.
+# The chains agree, but that is not enough. `pk.ksd_test` compares draws with the gradient of the
+# model's log density, and this model has no gradient. With `score="surrogate"` the gradient is
+# learned from the log densities of the draws themselves, and the report says whether it was learned
+# well enough for the test.
 
 # %%
 report = pk.ksd_test(idata, model=model, score="surrogate", random_seed=1)
@@ -216,17 +218,17 @@ print(report)
 # %% [markdown]
 # ## From warning to fix
 #
-# - *R-hat above 1.01*, or *... are likely to be missing from the draws*: tune longer, `tune=8000`,
-#   or begin nearer, `initvals`. If it stays, look at a pair plot: a thin ridge wants another
-#   parametrization.
-# - *A chain has rejected ... proposals in a row*: it is stuck at a place where the likelihood is
-#   far too high, often where a solver has failed and returns numbers all the same. Let it raise, or
-#   return `nan`.
+# - *R-hat above 1.01*, or *... are likely to be missing from the draws*: tune longer (`tune=8000`),
+#   or start nearer to the posterior (`initvals`). If the warning stays, look at a pair plot: a thin
+#   ridge needs another parametrization.
+# - *A chain has rejected ... proposals in a row*: it is stuck at a point where the likelihood is
+#   far too high, often because a solver failed there and returned numbers anyway. Let the solver
+#   raise an error, or return `nan`.
 #
 # ## When not
 #
-# A solver that takes a second would need nine hours for these draws: see [few
+# With a solver that takes a second, these draws would take nine hours: see [few
 # evaluations](../docs/methods/sample_surrogate.rst) and [emulate](../docs/methods/emulate.rst). A
-# solver of microseconds, as this one, is fast enough for a random walk, too; but four random walks
-# of 1,000 draws have not found the posterior (`python -m benchmarks.zoo`: R-hat 1.7 and more). And
-# if you can write the equations with a gradient, NUTS needs no surrogate.
+# solver that takes microseconds, like this one, is fast enough for a random walk, too. But four
+# random walks of 1,000 draws did not find the posterior (`python -m benchmarks.zoo`: R-hat 1.7 and
+# more). If you can write the equations with a gradient, NUTS needs no surrogate.

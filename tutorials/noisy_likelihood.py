@@ -1,15 +1,15 @@
 # %% [markdown]
 # # A noisy likelihood: seeds on twenty-one plates
 #
-# Seeds of two kinds were laid on 21 plates with the extract of bean or of cucumber roots, and those
-# that germinated were counted (Crowder 1978). Plates differ more than chance allows, so each has an
-# effect of its own. NUTS can sample the 21 effects along with the five parameters that are of
-# interest. Here they are averaged out by Monte Carlo, plate by plate. What is left is a model of
-# five parameters with a likelihood that is a noisy number.
+# Seeds of two kinds were laid on 21 plates with an extract of bean or cucumber roots, and those
+# that germinated were counted (Crowder 1978). Plates differ more than binomial variation allows, so
+# each has its own effect. NUTS can sample the 21 effects along with the five parameters of
+# interest. Here the effects are averaged out by Monte Carlo, plate by plate. This leaves a model
+# with five parameters and a noisy likelihood.
 #
-# You would not do this to a model that NUTS can sample; you would do it where NUTS cannot: where
-# what is hidden is discrete, or long, or comes out of a program. Here NUTS gives the right answer
-# to compare with.
+# You would not do this to a model that NUTS can sample. You would do it where NUTS cannot be used:
+# where the latent variables are discrete, or a long series, or come out of a program. Here NUTS
+# gives the right answer for comparison.
 #
 # What you learn: how to write an unbiased estimate, how noisy it may be, and that the posterior is
 # exact.
@@ -68,11 +68,11 @@ print(az.summary(full, var_names=["beta", "spread"], kind="all"))
 #
 # The likelihood of a plate is an integral over its effect: the binomial probability, averaged over
 # a normal distribution. The first estimate draws effects from that normal distribution and
-# averages. It is unbiased, and the product over plates is, too, since their draws are independent.
+# averages. It is unbiased, and so is the product over plates, since their draws are independent.
 #
-# Most of these draws are far from what the plate says. The second estimate draws near the mode of
-# the integrand, and weights each draw by the ratio of the two densities (importance sampling). It
-# is unbiased as well, and far less noisy.
+# Most of these draws are far from the effects that fit the plate's data. The second estimate draws
+# near the mode of the integrand, and weights each draw by the ratio of the two densities
+# (importance sampling). It is unbiased as well, and far less noisy.
 
 
 # %%
@@ -113,9 +113,9 @@ def by_importance_sampling(num_draws):
 # %% [markdown]
 # ## How noisy are they?
 #
-# What counts is the standard deviation of the log estimate, at parameters of the posterior. Between
-# 1 and 1.7 a fixed computing budget is spent best; far above, chains get stuck. Below, draws are
-# wasted, but nothing is wrong.
+# What counts is the standard deviation of the log estimate, at parameter values from the posterior.
+# A value between 1 and 1.7 makes the best use of a fixed computing budget. Far above that, chains
+# get stuck. Below it, draws are wasted, but nothing is wrong.
 
 # %%
 rng = np.random.default_rng(1)
@@ -146,9 +146,9 @@ figure.savefig("noise_of_the_estimates.png", dpi=100)
 # %% [markdown]
 # ## Sampling with the noisy likelihood
 #
-# The model has the five parameters alone. `pk.EstimatedLikelihood` takes the function. We sample it
-# twice, on purpose with few draws of each effect: 10 from the prior, which is as noisy as one
-# should go, and 3 near the mode.
+# The model has only the five parameters. `pk.EstimatedLikelihood` takes the function that returns
+# the estimate. We sample the model twice, on purpose with few draws of each effect: 10 from the
+# prior, which puts the noise near the best range, and 3 near the mode.
 
 
 # %%
@@ -173,7 +173,7 @@ for label, log_estimate in (
 # %% [markdown]
 # ## The same posterior, more or less efficiently
 #
-# The noise costs effective draws. It does not move the posterior: means and standard deviations
+# The noise costs effective draws. It does not change the posterior: means and standard deviations
 # agree with those of NUTS to within their Monte Carlo errors. The variance of the log estimate was
 # measured while the chains tuned.
 
@@ -209,23 +209,24 @@ figure.savefig("noisy_and_full.png", dpi=100)
 # %% [markdown]
 # ## What would have gone wrong
 #
-# PyMC's Metropolis, DEMetropolis and Slice evaluate the density at the current point again. With a
-# fresh estimate there they would sample a different, wider distribution, and R-hat would not show
+# PyMC's Metropolis, DEMetropolis and Slice re-evaluate the density at the current point. With a
+# fresh estimate there, they would target a different, wider distribution, and R-hat would not show
 # it. `pk.EstimatedLikelihood` returns the estimate that it already made at that point, so these
 # steps are exact, too.
 #
-# If the averages were taken of log likelihoods instead of likelihoods, the estimate would be
-# biased, and no sampler could mend that.
+# If log likelihoods were averaged instead of likelihoods, the estimate would be biased, and no
+# sampler could correct that.
 #
 # ## From warning to fix
 #
-# - *... is estimated, and where the chain is ...*: a lucky estimate holds the chain. Take more
-#   draws inside the estimate, or a better proposal, as above.
-# - *R-hat above 1.01*: a noisy chain stays long where one estimate came out high. Less noise helps
-#   more than longer chains.
+# - *... is estimated, and where the chain is ...*: the chain is stuck where an estimate came out
+#   too high by chance. Take more draws inside the estimate, or a better proposal for them, as
+#   above.
+# - *R-hat above 1.01*: a noisy chain stays for a long time where an estimate came out high. Less
+#   noise helps more than longer chains.
 #
 # ## When not
 #
-# Where NUTS can sample what is hidden, let it. Where the log estimate has a standard deviation
-# above 1.7 and more draws can be paid for, take more; a better proposal, as above, is worth far
-# more than more draws.
+# Where NUTS can sample the latent variables, let it. If the log estimate has a standard deviation
+# above 1.7, take more draws if you can afford them. A better proposal, as above, helps far more
+# than more draws.

@@ -1,18 +1,19 @@
 # %% [markdown]
 # # A simulator learned once: reaction times of ten people
 #
-# Someone sees dots move and says "left" or "right". Evidence piles up until it reaches one of two
-# bounds; the answer is which one, and the reaction time is when, plus a delay for seeing and for
-# pressing a key. People get impatient: here the bounds draw together while time goes by. That is
-# five lines to simulate, and no formula is known for its likelihood.
+# Someone sees dots move and says "left" or "right". In the model, evidence accumulates until it
+# reaches one of two bounds. The bound that it reaches is the answer. The reaction time is the time
+# to reach it, plus a delay for seeing and for pressing a key. People get impatient, so the bounds
+# move together as time passes. A simulator takes five lines, and no formula is known for the
+# likelihood.
 #
-# Ten people with three parameters each, and a population around them: 36 parameters. To simulate
-# all of that for each draw would take millions of simulations. But what is unknown is one person's
-# likelihood, a function of three parameters. It is learned once, from simulated people, and is then
-# a term with gradients: PyMC's NUTS does the rest.
+# Ten people with three parameters each, and the population that they come from, make 36 parameters.
+# Simulating all of this for each draw would take millions of simulations. But the only unknown part
+# is one person's likelihood, a function of three parameters. It is learned once, from simulated
+# people. It then becomes a term with gradients in the model, and PyMC's NUTS does the rest.
 #
 # What you learn: how to learn a likelihood from simulations, how to use it in a hierarchy, and how
-# to see whether the answer fits the data.
+# to check that the posterior fits the data.
 
 # %%
 import arviz as az
@@ -30,8 +31,8 @@ rng = np.random.default_rng(1)
 # %% [markdown]
 # ## The simulator
 #
-# `drift` is the evidence that comes in each second, with unit noise; the bounds begin at `bound`
-# above and below, and are halved after two seconds. A time above zero means the right answer.
+# `drift` is the mean evidence per second, with unit noise. The bounds start at plus and minus
+# `bound`, and have halved after two seconds. A positive time means a correct answer.
 
 # %%
 STEP = 0.002  # seconds
@@ -61,8 +62,8 @@ def simulate(rng, parameters):
 # %% [markdown]
 # ## The data
 #
-# Ten people whose parameters we know, so that the answer can be judged. Bars above the axis are
-# right answers, below it wrong ones.
+# We simulate ten people, so we know their parameters and can judge the posterior. Bars above the
+# axis are correct answers, bars below it are wrong ones.
 
 # %%
 center, spread = np.array([1.2, 0.1, -1.2]), np.array([0.5, 0.15, 0.2])
@@ -88,9 +89,9 @@ figure.savefig("times.png", dpi=100)
 # %% [markdown]
 # ## Summaries
 #
-# A learned likelihood wants a few numbers for each person that say all that matters. For a person
-# these are the log odds of the right answer, and how the times are spread: their logarithms at six
-# quantiles, and the log of their mean.
+# A learned likelihood needs a few numbers for each person that carry all the relevant information.
+# Here they are the log odds of a correct answer, the logarithms of six quantiles of the times, and
+# the log of their mean.
 
 # %%
 
@@ -106,8 +107,8 @@ def summaries(times):
 # %% [markdown]
 # ## Learning
 #
-# Five thousand people are simulated, from a distribution that is wider than the population: here
-# the posterior must lie inside. `LearnedLikelihood` learns how the mean and the spread of the
+# Five thousand people are simulated from a distribution that is wider than the population: the
+# posterior must lie inside it. `LearnedLikelihood` learns how the mean and the spread of the
 # summaries depend on the parameters.
 
 # %%
@@ -126,7 +127,7 @@ learned = learn(rng)
 # %% [markdown]
 # ## The hierarchy
 #
-# It is an ordinary PyMC model. `pk.LearnedLikelihood` takes a row of parameters for each person.
+# This is an ordinary PyMC model. `pk.LearnedLikelihood` takes a row of parameters for each person.
 
 # %%
 settings = {"target_accept": 0.95, "progressbar": False}
@@ -149,7 +150,8 @@ print(az.summary(idata, var_names=["middle", "between"]))
 # %% [markdown]
 # ## Are the people found?
 #
-# Each is known here. Of thirty intervals of 90 % some 27 should hold the truth, the crosses.
+# The true parameters are known here; crosses mark them. Of thirty 90 % intervals, about 27 should
+# contain the truth.
 
 # %%
 draws = idata["posterior"]["own"].values.reshape(-1, PEOPLE, 3)
@@ -164,8 +166,8 @@ axes[0].set_ylabel("person")
 figure.savefig("people.png", dpi=100)
 
 # %% [markdown]
-# With your data nobody knows the truth. Two checks are left. The first: do people who are simulated
-# at draws of the posterior look like the data? Orange lines are forty of them.
+# With your own data the truth is unknown. Two checks are left. First, do people simulated at draws
+# from the posterior look like the data? The orange lines show forty such draws.
 
 # %%
 figure, axes = plt.subplots(2, 5, figsize=(10, 3.6), sharex=True, sharey=True, layout="constrained")
@@ -177,7 +179,7 @@ figure.supylabel("share of the trials")
 figure.savefig("predicted_times.png", dpi=100)
 
 # %% [markdown]
-# The second: does a likelihood learned from other simulations say the same?
+# Second, does a likelihood learned from other simulations give the same answer?
 
 # %%
 with hierarchy(learn(rng)):
@@ -188,21 +190,22 @@ for name in ("middle", "between"):
     print(f"{name}: means differ by {off.values.round(2)} sd")
 
 # %% [markdown]
-# It does to within a fifth of a standard deviation, but for the delay, which hangs on the fastest
-# of 150 times: there it is .3 and .4. More simulations would bring the two together.
+# The means agree to within a fifth of a standard deviation, except for the delay, where they differ
+# by .3 and .4. The delay depends on the fastest of 150 times. More simulations would bring the two
+# answers together.
 #
 # ## From warning to fix
 #
 # - *Rows are data as fewer than 1 % of the simulations have them*: somebody in the data is unlike
 #   all simulated people. Simulate from a wider distribution, or check the data.
-# - *Divergences* of NUTS: a small `between` makes a funnel; `target_accept=0.99`, or a better prior
-#   for it.
-# - *The two answers differ*: more simulations. The error falls as their number grows; the
-#   hierarchy's own time does not change.
+# - *Divergences* of NUTS: a small `between` makes a funnel. Set `target_accept=0.99`, or give
+#   `between` a better prior.
+# - *The two answers differ*: use more simulations. The error falls as their number grows, and the
+#   hierarchy takes no longer to sample.
 #
 # ## When not
 #
-# A likelihood with a formula, as without the impatience: then take the formula
-# (`python -m case_studies.reaction_times` compares both). One data set and few parameters:
-# `pk.sample_likelihood_free` simulates where the posterior is, and needs far fewer
+# If the likelihood has a formula, as it does without the impatience, use the formula
+# (`python -m case_studies.reaction_times` compares both). For one data set and few parameters, use
+# `pk.sample_likelihood_free`: it simulates where the posterior is, and needs far fewer simulations
 # ([learned likelihoods](../docs/methods/learned_likelihood.rst)).

@@ -1,18 +1,18 @@
 # %% [markdown]
 # # Several modes, and the evidence: how long is the period?
 #
-# Fourteen measurements of a star's speed, on nights far apart. Does it wobble, as a star with a
-# planet does, and with which period? With few nights several periods fit, so the posterior has
-# several modes. And whether there is a wobble at all is a question for the evidence, the
+# We have fourteen measurements of a star's speed, on nights far apart. Does the star wobble, as a
+# star with a planet does, and with which period? With so few nights, several periods fit, so the
+# posterior has several modes. Whether there is a wobble at all is a question for the evidence, the
 # probability of the data under each model.
 #
-# The model is smooth, and NUTS can sample it; but its chains stay in the modes where they begin.
-# Sequential Monte Carlo leads particles from the prior to the posterior, weighs the modes, and
-# gives the evidence. In this model two of three parameters can be integrated out by hand, so the
-# exact answer is known.
+# The model is smooth, so NUTS can be used, but its chains stay in the modes where they start.
+# Sequential Monte Carlo moves particles from the prior to the posterior, weighs the modes, and
+# estimates the evidence. In this model two of three parameters can be integrated out by hand, so
+# the exact answer is known.
 #
 # What you learn: what several modes look like in chains, how particles find and weigh them, and how
-# sure the evidence is.
+# precise the estimate of the evidence is.
 
 # %%
 import arviz as az
@@ -30,8 +30,8 @@ SETTINGS = {"random_seed": 1, "progressbar": False}
 # %% [markdown]
 # ## The data
 #
-# Speeds in meters a second, each known to within 3. They were made with 0.31 wobbles a day, of 5
-# meters a second.
+# Speeds are in meters per second, each with a standard error of 3. They were simulated with 0.31
+# wobbles per day, with an amplitude of 5 meters per second.
 
 # %%
 rng = np.random.default_rng(24)
@@ -47,8 +47,9 @@ figure.savefig("speeds.png", dpi=100)
 # %% [markdown]
 # ## The exact answer
 #
-# Given the frequency the speeds are normal, since the sine and the cosine have normal coefficients.
-# So the posterior of the frequency is a curve, and the evidence is the area below it.
+# Given the frequency, the speeds are jointly normal, since the sine and the cosine have normal
+# coefficients. So the posterior of the frequency can be computed on a grid, and the evidence is the
+# average of the likelihood over the uniform prior.
 
 # %%
 frequencies = np.linspace(0.05, 0.45, 8001)
@@ -86,16 +87,16 @@ print(az.summary(chains, var_names=["frequency"]))
 print("means of the chains:", chains["posterior"]["frequency"].mean("draw").values.round(3))
 
 # %% [markdown]
-# R-hat is far above one, and PyMC warns of few effective draws: each chain has found a mode, and
-# says nothing of the weight of the others. More draws would not help.
+# R-hat is far above one, and PyMC warns of few effective draws: each chain has found one mode, and
+# says nothing about the weight of the others. More draws would not help.
 #
 # ## Particles
 #
-# Four runs of eight thousand particles each. The kernel `pk.KASMC` moves each particle by the local
-# shape of the others, so that steps fit the mode where it is. It needs no surrogate, at the price
-# of more evaluations than `pk.KernelHMCSMC`: with a likelihood as cheap as this, a good bargain.
-# With `threshold=0.8` the temperature falls more slowly than by default, so that the weights of the
-# modes are passed on with less error.
+# We make four runs of eight thousand particles each. The kernel `pk.KASMC` moves each particle with
+# the local covariance of the others, so that steps fit the mode that the particle is in. It needs
+# no surrogate, but takes more evaluations than `pk.KernelHMCSMC`. That is a good bargain with a
+# likelihood as cheap as this. With `threshold=0.8` the temperature falls more slowly than by
+# default, which makes the weights of the modes more precise.
 
 # %%
 with model:
@@ -128,12 +129,12 @@ axis.legend(frameon=False)
 figure.savefig("frequencies.png", dpi=100)
 
 # %% [markdown]
-# At low temperatures particles stay in their modes; `correlation` in `smc_stats` shows it. That
-# must be so where modes are far apart: they got their weights before, while particles could go from
-# one to the other. It is a reason to compare runs.
+# At low temperatures particles stay in their modes; `correlation` in `smc_stats` shows it. This is
+# unavoidable where modes are far apart: their weights were set earlier, while particles could still
+# move between them. It is a reason to compare runs.
 #
-# Stages of the particles: the inverse temperature rises from zero, the prior, to one, the
-# posterior.
+# The next picture shows the stages. The inverse temperature rises from zero (the prior) to one (the
+# posterior).
 
 # %%
 picture = pk.plot_smc(particles, backend="matplotlib")
@@ -142,7 +143,7 @@ picture.savefig("stages.png", dpi=100)
 # %% [markdown]
 # ## The weights of the modes
 #
-# Halfway between the two tallest peaks is a good place to cut.
+# We cut halfway between the two tallest peaks, and compare the shares below the cut.
 
 # %%
 heights = density * ((density > np.roll(density, 1)) & (density > np.roll(density, -1)))
@@ -155,9 +156,9 @@ for label, idata in (("particles", particles), ("NUTS", chains)):
     print(f"{label}: {shares.round(3)}, on average {shares.mean():.3f}")
 
 # %% [markdown]
-# Each run of the particles is an answer by itself, and the spread of the runs is the error of one.
-# So it is with the evidence: run two or more, and compare. The wobble is more probable than none by
-# the factor
+# Each run of the particles is an answer by itself, and the spread of the runs shows the error of
+# one. The same holds for the evidence: make two or more runs, and compare them. The Bayes factor
+# says how much more probable the data are with a wobble than without one.
 
 # %%
 factor = np.exp(evidence.mean() - no_wobble)
@@ -166,22 +167,22 @@ print(f"by particles {factor:.0f}, exact {np.exp(exact_evidence - no_wobble):.0f
 # %% [markdown]
 # ## From warning to fix
 #
-# - *R-hat far above one* of chains: look at the means of each chain. If they differ and each chain
-#   is still, there are modes: particles.
-# - *Populations of particles do not agree*: more particles, a larger `max_moves`, or
+# - *R-hat far above one* of chains: look at the mean of each chain. If the means differ and each
+#   chain is stationary, there are several modes: use particles.
+# - *Populations of particles do not agree*: use more particles, a larger `max_moves`, or
 #   `pk.KernelHMCSMC`.
-# - *Runs differ in the evidence*: more particles; the error falls with the square root of their
+# - *Runs differ in the evidence*: use more particles. The error falls with the square root of their
 #   number.
 #
 # ## When not
 #
 # No sampler finds a narrow mode on a broad hill unless a draw happens to land in it, which is
 # unlikely in five or more dimensions: the evidence then lacks the mode's mass, no check shows it,
-# and runs that agree do not rule it out. Where the prior is very wide, so is the way to the
-# posterior; the evidence then depends on the prior's width, whatever method computes it. One mode
-# and no need of the evidence: a chain is cheaper.
+# and runs that agree do not rule it out. Where the prior is very wide, the path to the posterior is
+# long, and the evidence depends on the prior's width, whatever method computes it. If there is one
+# mode and you do not need the evidence, a chain is cheaper.
 #
-# The same calls work where the likelihood has no gradient or is
-# [noisy](../docs/methods/estimated_likelihood.rst), where NUTS cannot be used. For a likelihood of
-# a millisecond or more, `pk.KernelHMCSMC` needs a fraction of the evaluations ([sequential Monte
+# The same calls work where NUTS cannot be used, because the likelihood has no gradient or is
+# [noisy](../docs/methods/estimated_likelihood.rst). If the likelihood takes a millisecond or more,
+# use `pk.KernelHMCSMC`, which needs a fraction of the evaluations ([sequential Monte
 # Carlo](../docs/methods/smc.rst)).

@@ -2,15 +2,16 @@
 # # A program inside a hierarchy: a drug in twelve patients
 #
 # Twelve patients swallowed theophylline, and its level in their blood was measured ten times in a
-# day. How fast a body takes it up and loses it differs from one patient to the next: a hierarchy,
-# with 43 parameters. The curves come from a program that PyMC cannot look into. It is started,
-# reads rates, and prints levels.
+# day. Patients differ in how fast they absorb and eliminate the drug, so the model is a hierarchy,
+# with 43 parameters. The curves come from an external program that PyMC cannot look into. The
+# program reads rates and prints levels.
 #
-# 43 parameters are too many for a random walk. But unknown to PyMC is a curve with two inputs.
-# `pk.emulate` learns that curve from some dozens of runs, and PyMC's NUTS samples the rest.
+# 43 parameters are too many for a random walk. But the only part that PyMC does not know is a curve
+# with two inputs. `pk.emulate` learns that curve from a few dozen runs, and PyMC's NUTS does the
+# rest.
 #
-# What you learn: how a program enters a model, what `pk.emulate` prints, and how its answer is
-# checked.
+# What you learn: how to put a program into a model, what `pk.emulate` prints, and how to check its
+# answer.
 
 # %%
 import subprocess
@@ -30,7 +31,7 @@ import pymc_kernel as pk
 # %% [markdown]
 # ## The data
 #
-# Doses in milligrams per kilogram, levels in milligrams per liter (Boeckmann, Sheiner and Beal
+# Doses are in milligrams per kilogram, levels in milligrams per liter (Boeckmann, Sheiner and Beal
 # 1994; R has them as `Theoph`). The level before the dose is left out.
 
 # %%
@@ -50,9 +51,9 @@ figure.savefig("levels.png", dpi=100)
 # %% [markdown]
 # ## The program
 #
-# It solves two equations by small steps: the drug goes from the gut into the blood, and leaves the
-# blood. Here it is a script, so that this tutorial runs everywhere. Yours may be compiled, and take
-# minutes.
+# It solves two differential equations in small steps: the drug passes from the gut into the blood,
+# and then leaves the blood. Here it is a script, so that this tutorial runs everywhere. Yours may
+# be a compiled program that takes minutes.
 
 # %%
 PROGRAM = """
@@ -94,8 +95,8 @@ def share_in_blood(rates):
 # %% [markdown]
 # ## The model
 #
-# Rates are in 1 / hour, volumes in liters per kilogram. Their logarithms are normal around what is
-# typical.
+# Rates are in 1 / hour, volumes in liters per kilogram. Their logarithms are normally distributed
+# around typical values.
 
 
 # %%
@@ -116,13 +117,13 @@ with pm.Model(coords={"patient": patients, "of": ["absorption", "loss", "volume"
 print(pk.black_boxes(model).to_string())
 
 # %% [markdown]
-# One call is given twelve rows with two inputs, and each row gives ten levels. A few runs of the
-# program have shown that rows do not depend on each other. They are different functions, since each
-# patient has other hours.
+# One call takes twelve rows of two inputs each, and returns ten levels for each row. A few runs of
+# the program have shown that the rows do not depend on each other. Each row is a different
+# function, since each patient was measured at different hours.
 #
 # ## Learning the part
 #
-# An evaluation is one run of the program, for all twelve.
+# An evaluation is one run of the program, for all twelve patients.
 
 # %%
 emulated = pk.emulate(model, evaluations=100, random_seed=1, progressbar=False)
@@ -130,13 +131,14 @@ print(emulated.emulation.num_evaluations, "runs of the program")
 print(emulated.emulation.rounds.round(3).to_string())
 
 # %% [markdown]
-# `distance` is the total variation distance between the emulated and the true posterior, at draws
-# that were not learned yet. `held_out` is the same at all places, each predicted by the others. The
-# search ends when two rounds and `held_out` are below .05 and chains from different starts agree.
+# `distance` is the total variation distance between the emulated and the true posterior, estimated
+# at draws not yet used for fitting. `held_out` is the same at all evaluated points, each predicted
+# from the others. The search ends when the distances of two rounds and `held_out` are below .05 and
+# chains from different starts agree.
 #
 # ## Sampling
 #
-# The emulated model has gradients and runs no program. It is sampled as any model.
+# The emulated model has gradients and does not run the program. It is sampled like any other model.
 
 # %%
 settings = {"chains": 4, "target_accept": 0.9, "progressbar": False}
@@ -145,7 +147,7 @@ with emulated:
 print(az.summary(idata, var_names=["typical", "spread", "noise"]))
 
 # %% [markdown]
-# Each line is the curve of one draw, the dots are the measured levels.
+# Each line is the curve of one draw, and the dots are the measured levels.
 
 # %%
 figure, axes = plt.subplots(2, 6, figsize=(11, 4), sharex=True, sharey=True, layout="constrained")
@@ -161,8 +163,8 @@ figure.savefig("theophylline.png", dpi=110)
 # %% [markdown]
 # ## Is it right?
 #
-# This program has a formula, which is known here and is not for most programs. NUTS on the model
-# with the formula gives the exact posterior.
+# Unlike most programs, this one can be replaced by a known formula. NUTS on the model with the
+# formula gives the exact posterior.
 
 # %%
 with pm.Model(coords=model.coords) as known:
@@ -179,9 +181,9 @@ for name in ("typical", "spread", "noise"):
     print(f"ratios of sd {(sd / sd_there).values.round(2)}")
 
 # %% [markdown]
-# Where no formula is known, `pm.sample(step=pk.EmulatedNUTS(emulated))` on the model itself draws
-# exactly, with one run of the program a draw: its acceptance rate says how good the emulation is
-# where the chain is.
+# Where no formula is known, use `pm.sample(step=pk.EmulatedNUTS(emulated))` on the model itself. It
+# gives exact draws, with one run of the program per draw. Its acceptance rate says how good the
+# emulation is in the region that the chain visits.
 
 # %%
 with model:
@@ -200,17 +202,17 @@ print("acceptance rate:", round(float(corrected["sample_stats"]["accept"].mean()
 # %% [markdown]
 # ## From warning to fix
 #
-# - *The emulated model should not be trusted*: its distance is above the tolerance after all
-#   evaluations. Take more, `evaluations=200`, or a prior nearer to the data. `EmulatedNUTS` draws
-#   exactly all the same, with a lower acceptance rate.
+# - *The emulated model should not be trusted*: its distance is still above the tolerance after all
+#   evaluations. Take more (`evaluations=200`), or a prior nearer to the data. `EmulatedNUTS` is
+#   still exact, with a lower acceptance rate.
 # - *NUTS chains on it do not agree*: take more evaluations.
-# - *The emulated model is learned where its NUTS chains are*: they do not agree, and more
-#   evaluations do not help. The posterior has modes apart, which `pk.sample_smc` on the emulated
-#   model weighs, or a shape that is hard for NUTS: another parametrization may help.
+# - *The emulated model is learned where its NUTS chains are*: the chains do not agree, and more
+#   evaluations do not help. If the posterior has separate modes, `pk.sample_smc` on the emulated
+#   model weighs them. If its shape is hard for NUTS, another parametrization may help.
 # - *Evaluations failed*: the first error is in the warning. A program may fail where rates are
-#   absurd; a prior without such rates saves these evaluations.
+#   absurd. A prior that excludes such rates saves these evaluations.
 #
 # ## When not
 #
-# A black box with more than some fifteen inputs, or one that is random: see
-# [emulate](../docs/methods/emulate.rst).
+# Do not use `pk.emulate` for a black box with more than about fifteen inputs, or for one that is
+# random: see [emulate](../docs/methods/emulate.rst).
