@@ -111,23 +111,23 @@ def LearnedLikelihood(
 ) -> TensorVariable:
     """Add a likelihood that was learned from simulations to the model in context.
 
-    It is a formula with gradients, so all that PyMC has works with it: NUTS, ``pm.find_MAP``, ``pm.fit``,
-    ``pm.sample_smc`` and the steps of this package. It holds for any prior, and a simulator that was learned once
-    serves any number of groups, subjects or experiments, in hierarchies too.
+    It is a formula with gradients, so everything in PyMC works with it: NUTS, ``pm.find_MAP``, ``pm.fit``,
+    ``pm.sample_smc`` and the steps of this package. It is valid under any prior, and a simulator learned once serves
+    any number of groups, subjects or experiments, in hierarchies too.
 
     Parameters
     ----------
     name : str
         Of the observed variable.
     learned : pymc_kernel.likelihood_free.FittedLikelihood
-        What ``pk.likelihood_free.LearnedLikelihood().fit(parameters, summaries)`` returned; the parameters on their own
-        scale, in the order of ``params``.
+        What ``pk.likelihood_free.LearnedLikelihood().fit(parameters, summaries)`` returned, with parameters on their
+        own scale, in the order of ``params``.
     *params : tensor_like
         One tensor (..., d), or d tensors that broadcast with each other and the rows of the data.
     observed : array_like (..., q)
         Summaries of the data, a row for each group.
     random : callable, optional
-        ``random(rng, *params, size)`` returns summaries of shape ``size``, for predictive draws by the simulator
+        ``random(rng, *params, size)`` returns summaries of shape ``size``, for predictive draws from the simulator
         itself; by default they come from the learned distribution.
     **kwargs
         Further arguments of ``pymc.CustomDist``, such as ``dims``.
@@ -142,23 +142,23 @@ def LearnedLikelihood(
     TypeError
         Where ``learned`` is not fitted, and for unknown keywords.
     ValueError
-        For parameters or data that do not fit to what was learned from, and for missing data.
+        For parameters or data that do not match those learned from, and for missing data.
 
     Warns
     -----
     UserWarning
-        Where more rows than by chance lie in regions that hardly any simulation reached.
+        Where more rows than expected by chance lie in regions that hardly any simulation reached.
 
     Notes
     -----
-    A learned likelihood knows nothing of parameters where nothing was simulated: keep the prior within them, or
-    simulate where the posterior is (``pk.sample_likelihood_free`` does). Errors of one row add up over rows that share
-    parameters: n simulations near the posterior cannot vouch for more rows than that. So the likelihood of all rows is
-    averaged over densities that the simulations allow as well (draws of the learned weights), and posteriors are wider
-    where simulations are few: 90 % intervals of one scale by 200 rows and 1,000 simulations hold .86 of the true ones,
-    and .77 without. ``pk.diagnose`` says how much of a posterior's width that is, and whether draws lie where nothing
-    was simulated. Rows of the log likelihood are those of the estimate, what averaging changes of their sum shared
-    equally. The log density of 60 rows and its gradient take some half a millisecond.
+    A learned likelihood says nothing about parameters where nothing was simulated: keep the prior within the simulated
+    range, or simulate where the posterior is (``pk.sample_likelihood_free`` does). Errors of one row add up over rows
+    that share parameters: n simulations near the posterior cannot support more than n rows. So the likelihood of all
+    rows is averaged over densities that agree with the simulations (draws of the learned weights), and posteriors are
+    wider where simulations are few: 90 % intervals of one scale from 200 rows and 1,000 simulations hold .86 of the
+    true values, .77 without averaging. ``pk.diagnose`` says how much of a posterior's width that is, and whether draws
+    lie where nothing was simulated. Pointwise log likelihoods are those of the estimate; rows share the effect of
+    averaging on their sum equally. The log density of 60 rows and its gradient take about half a millisecond.
 
     Examples
     --------

@@ -29,9 +29,9 @@ def EstimatedLikelihood(
 ) -> TensorVariable:
     """Add a likelihood that is known only through unbiased estimates to the model in context.
 
-    Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if exp of what ``fn`` returns has the likelihood
-    as its expectation, up to a constant factor, the posterior is exact, however noisy the estimate is: the estimate
-    that was accepted is kept. Plain ``pm.sample()`` takes :class:`KernelHMC` for such a model.
+    Pseudo-marginal sampling (Beaumont 2003; Andrieu and Roberts 2009): if the exponential of what ``fn`` returns has
+    the likelihood as its expectation, up to a constant factor, the posterior is exact however noisy the estimate is,
+    because accepted estimates are kept. Plain ``pm.sample()`` uses :class:`KernelHMC` for such a model.
 
     Parameters
     ----------
@@ -39,10 +39,10 @@ def EstimatedLikelihood(
         Of the observed variable.
     fn : callable
         ``fn(rng, *params, observed)`` returns the log of an unbiased estimate, one number. It is given a
-        ``numpy.random.Generator`` and must take all its randomness from there; -inf says that the estimate
-        is zero; NaN counts as zero too. With ``cores`` > 1 it must be picklable by cloudpickle.
+        ``numpy.random.Generator`` and must take all its randomness from there; -inf means that the estimate is zero;
+        NaN counts as zero too. With ``cores`` > 1 it must be picklable by cloudpickle.
     *params : tensor_like
-        The parameters that the likelihood depends on, any shapes.
+        The parameters that the likelihood depends on, of any shape.
     observed : array_like
         The data; ``fn`` gets them as an array, and they appear as ``observed_data``.
     random : callable, optional
@@ -51,14 +51,14 @@ def EstimatedLikelihood(
     pointwise : bool
         Whether ``fn`` returns an array of the data's shape: the log of an estimate for each entry, with noise that is
         independent between entries, so that the product of the estimates is unbiased. ``pm.compute_log_likelihood``
-        then has an entry for each observation, as ``az.loo`` needs them. These are fresh estimates: noise of variance
-        v adds about v to the effective number of parameters for each observation, so make v small there.
+        then has an entry for each observation, as ``az.loo`` needs. These are fresh estimates: noise of variance v adds
+        about v to the effective number of parameters for each observation, so make v small there.
     reuse_noise : float
-        Common random numbers, in [0, 1): the probability with which a proposal is evaluated with the random numbers of
-        the current point, which are then part of the chain's state; the posterior stays exact. The blocks of simulators
-        decide for each simulation separately, so most random numbers are kept and some are new. This lowers the noise
-        of the acceptance ratio where data simulated with the same numbers change little with the parameters. The steps
-        of this package do this; ``sample_khmc`` and sequential Monte Carlo ignore it.
+        Common random numbers, in [0, 1): the probability that a proposal is evaluated with the random numbers of the
+        current point, which are then part of the chain's state; the posterior stays exact. Simulator blocks decide for
+        each simulation separately, so most random numbers are kept and some are new. This lowers the noise of the
+        acceptance ratio where data simulated with the same numbers change little with the parameters. The steps of this
+        package do this; ``sample_khmc`` and sequential Monte Carlo ignore it.
     **kwargs
         Further arguments of ``pymc.CustomDist``, such as ``dims``.
 
@@ -69,20 +69,20 @@ def EstimatedLikelihood(
 
     Notes
     -----
-    The same ``random_seed`` gives the same draws for any number of cores. A standard deviation of the log
-    estimate between 1 and 1.7 spends a fixed computing budget best (Doucet et al. 2015); far above, chains
-    get stuck, which the steps report. All free variables of the model must be sampled in one block, and the noises of
-    several such likelihoods add up there. Where each has few inputs of its own, one for each group, ``sample_khmc``
-    learns them by themselves and moves group by group: with twelve groups of three inputs it was right after 5,000
-    estimates of each, where moves of all variables at once had an R-hat of four.
+    The same ``random_seed`` gives the same draws for any number of cores. A standard deviation of the log estimate
+    between 1 and 1.7 makes the best use of a fixed computing budget (Doucet et al. 2015); far above, chains get stuck,
+    which the steps report. All free variables of the model must be sampled in one block, where the noises of several
+    such likelihoods add up. If each group has one, with few inputs of its own, ``sample_khmc`` learns each separately
+    and moves group by group: with twelve groups of three inputs it was right after 5,000 estimates of each, while moves
+    of all variables at once had an R-hat of four.
 
     ``pm.sample_smc`` keeps accepted estimates, so its posterior is right too, but with PyMC's own kernels the noise
     does not follow ``random_seed``; with those of this package it does. Log likelihoods computed afterwards
     (``pm.compute_log_likelihood``) are fresh estimates; the accepted ones, with the prior added, are in
     ``sample_stats["lp"]``. Missing data are not imputed.
 
-    Steps of PyMC's own evaluate the density anew where the chain is. The block then returns the estimate that it made
-    there, so that they are exact, too; so does ``model.compile_logp()``: to measure the noise, call ``fn`` itself.
+    PyMC's own steps re-evaluate the density at the current point; the block then returns the estimate that it made
+    there, so they are exact, too. ``model.compile_logp()`` also repeats it: to measure noise, call ``fn`` itself.
 
     Examples
     --------

@@ -65,9 +65,9 @@ def KernelABC(
 ) -> TensorVariable:
     """Add data that can only be simulated, compared through summaries under a Gaussian kernel.
 
-    The posterior is that of summaries observed with normal noise of standard deviation ``epsilon``. The kernel is
-    averaged over the simulations as a probability, which estimates that likelihood without bias, so the steps of this
-    package and the kernels of ``pm.sample_smc`` sample exactly this posterior for any ``num_simulations``.
+    The posterior is that of summaries observed with normal noise of standard deviation ``epsilon``. The kernel's
+    average over the simulations is an unbiased estimate of that likelihood, so the steps of this package and the
+    kernels of ``pm.sample_smc`` sample exactly this posterior for any ``num_simulations``.
 
     Parameters
     ----------
@@ -86,8 +86,8 @@ def KernelABC(
     num_simulations : int
         For each evaluation.
     num_pilot : int
-        Simulations that choose the bandwidth when the model is made, where ``epsilon`` is not given; the default costs
-        as much as 300 evaluations with the default ``num_simulations``.
+        Simulations that choose the bandwidth when the model is built, if ``epsilon`` is not given; the default costs as
+        much as 300 evaluations with the default ``num_simulations``.
     log_variance : float
         Variance of the log estimate near the posterior that the chosen bandwidth may cause: 1 to 3 suits chains.
     random_seed : int
@@ -95,10 +95,10 @@ def KernelABC(
     max_failures : float
         Share of failed simulations above which a warning is given.
     vectorized : bool
-        Whether ``simulator`` takes ``size=(n, *shape)`` and returns n data sets at once: one call an evaluation in
-        place of ``num_simulations``.
+        Whether ``simulator`` takes ``size=(n, *shape)`` and returns n data sets at once: one call per evaluation
+        instead of ``num_simulations``.
     **kwargs
-        ``reuse_noise``, as of :func:`EstimatedLikelihood` (common random numbers); further arguments of
+        ``reuse_noise``, as in :func:`EstimatedLikelihood` (common random numbers); further arguments of
         ``pymc.CustomDist``, such as ``dims``.
 
     Returns
@@ -112,9 +112,9 @@ def KernelABC(
     resemble the data. The bandwidth is chosen relative to the spread of the summaries there. Along combinations of
     summaries that depend on the parameters it is as narrow as ``num_simulations`` and ``log_variance`` allow, down to
     .3 of that spread, where posterior spreads are 4 % too wide; along all others it is three times the spread. A
-    warning is given where the bandwidth exceeds .75 of the spread, with the number of simulations that would be enough,
-    and where the model cannot produce the data. Chains begin at a pilot simulation if the estimate is higher there than
-    at the initial point. The bandwidth fits one data set and prior: make the model again for others.
+    bandwidth above .75 of the spread gives a warning with the number of simulations that would be enough; so does a
+    model that cannot produce the data. Chains begin at a pilot simulation if the estimate is higher there than at the
+    initial point. The bandwidth fits one data set and prior: build the model again for others.
 
     ``constant_data`` of a result holds the bandwidth as ``<name>_epsilon``, in the form that ``epsilon=`` takes, and
     ``<name>_num_simulations``. ``sample_stats["accepted_share_<name>"]`` is, for the accepted estimate of each draw,
@@ -189,10 +189,10 @@ def SyntheticLikelihood(
     name, simulator, *params, observed, summary, max_failures, vectorized, **kwargs
         As in :func:`KernelABC`.
     num_simulations : int
-        More than the number of summaries plus three; about ten times as many keep chains from getting stuck.
+        More than the number of summaries plus three; about ten times that keeps chains from getting stuck.
     unbiased : bool
-        The unbiased estimate of a normal density (Price et al. 2018): for normal summaries the posterior does not
-        depend on ``num_simulations``. Without, and with ``shrinkage``, the plug-in estimate, which is biased.
+        Use the unbiased estimate of a normal density (Price et al. 2018): for normal summaries the posterior does not
+        depend on ``num_simulations``. If False, as ``shrinkage`` requires, use the plug-in estimate, which is biased.
     shrinkage : float
         In [0, 1): correlations are multiplied by 1 - shrinkage, for many summaries and few simulations.
 
@@ -203,12 +203,13 @@ def SyntheticLikelihood(
     Notes
     -----
     Summaries far from normal make the posterior wrong. Steps of this package measure by how much, without further
-    simulations: those behind the draws estimate the likelihood by a kernel, too, and reweight the draws. A warning
-    gives the error of means and spreads where it is above .15 posterior standard deviations for certain. Other
-    samplers say nothing, nor is anything said with ``shrinkage``. Transform the summaries, or take :func:`KernelABC`.
+    simulations: a kernel estimate of the likelihood from the simulations behind the draws reweights the draws. A
+    warning gives the error of means and spreads if it is clearly above .15 posterior standard deviations.
+    :func:`sample_smc` and :func:`sample_pmc` do so by 500 new estimates, PyMC's own steps not at all, and nothing does
+    with ``shrinkage``. Transform the summaries, or use :func:`KernelABC`.
 
-    The unbiased estimate is exactly zero where all simulations are far from the data, and no chain can begin there:
-    where the middle of the prior is such a place, give ``initvals``.
+    The unbiased estimate is exactly zero where all simulations are far from the data, and no chain can begin there: if
+    the middle of the prior is such a place, give ``initvals``.
 
     Examples
     --------

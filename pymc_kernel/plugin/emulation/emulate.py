@@ -32,7 +32,7 @@ _NOISE_SHARE = 1.0 / 3.0  # of the noise's standard deviation: an error that add
 
 
 def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
-    """Return a table of the functions in a model that have no gradient, one row for those that are learned together.
+    """Return a table of a model's functions without gradients, one row for each group that is learned together.
 
     Parameters
     ----------
@@ -42,15 +42,14 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
     Returns
     -------
     pandas.DataFrame
-        ``name`` of the function; ``calls`` in an evaluation of the model; ``rows`` of inputs that are given to it, each
-        of which gives outputs by itself; ``inputs`` and ``outputs`` of a row; ``functions``, how many different ones:
-        one where all rows have the same function; ``noisy``, whether outputs are estimates. Empty for a model that has
-        gradients everywhere.
+        ``name`` of the function; ``calls`` in an evaluation of the model; ``rows`` of inputs, each of which determines
+        its own outputs; ``inputs`` and ``outputs`` of a row; ``functions``, the number of different functions: one
+        where all rows share it; ``noisy``, whether outputs are estimates. Empty for a model with gradients everywhere.
 
     Notes
     -----
-    Costs five evaluations, or more where prior draws fail: a call that is given a matrix is probed, whether its rows
-    depend on their own inputs alone, and whether they all have one function.
+    Costs five evaluations, or more where prior draws fail: calls with a matrix are probed to see whether each row of
+    outputs depends on its own inputs alone, and whether all rows share one function.
 
     Examples
     --------
@@ -88,40 +87,38 @@ def emulate(
     random_seed: RandomSeed = None,
     progressbar: bool = True,
 ) -> pm.Model:
-    """Return a copy of a model in which functions without gradient are learned, and have gradients.
+    """Return a copy of a model in which functions without gradients are replaced by learned ones that have them.
 
-    Most of a model is known: priors, hierarchies, the distribution of the noise. Unknown to PyMC are the outputs of a
-    solver or a program. They are learned by Gaussian processes as functions of their own inputs, so that the cost
-    depends on these inputs (three for each subject, say), and not on the number of parameters (a hundred). Rounds of
-    NUTS on the emulated model say where its posterior is; some of the draws are evaluated for real, compared, and
-    learned.
+    PyMC knows most of a model: priors, hierarchies, the distribution of the noise. It does not know the outputs of a
+    solver or a program. Gaussian processes learn these as functions of their own inputs, so the cost depends on those
+    inputs (say, three for each subject), not on the number of parameters (say, a hundred). Each round runs NUTS on the
+    emulated model to find its posterior, then evaluates some draws with the true model, compares, and learns.
 
     Parameters
     ----------
     model : pymc.Model, optional
         The model in context by default.
     evaluations : int
-        Of the whole model, at most.
+        Largest number of evaluations of the whole model.
     tolerance : float
-        It stops early once the total variation distance at fresh draws is below this in two rounds in a row, and chains
-        from different starts agree (R-hat below 1.1), also once the last evaluations are learned; or in three rounds in
-        which neither these nor particles agree. Zero: never.
+        Stop early once the total variation distance at fresh draws is below this in two rounds in a row and chains from
+        different starts agree (R-hat below 1.1), also after the last evaluations are learned; or after three rounds in
+        which neither chains nor particles agree. Zero: never.
     batch_size : int, optional
-        Evaluations in a round, besides those that explore. By default 2 (k + 2), for k inputs of the largest function,
-        and 4 where the last round's distance is above one half.
+        Evaluations in a round, besides those that explore. By default 2 (k + 2), where k is the number of inputs of the
+        largest function, or 4 if the last round's distance is above one half.
     start : mapping, sequence of mappings, DataTree or ndarray (n, d), optional
-        First places: values by the names of variables, as in PyMC's ``initvals`` or from ``pm.find_MAP``, which others
-        around it are added to; or draws of the model; or an array on the unconstrained scale. By default draws of the
-        model with the cheap versions, where all black boxes have one in ``coarse``; else the model's initial point and
-        draws of the prior.
+        First places: values by variable name, as in PyMC's ``initvals`` or from ``pm.find_MAP`` (places around them are
+        added); or draws of the model; or an array on the unconstrained scale. By default draws of the model with the
+        cheap versions, if all black boxes have one in ``coarse``; else the model's initial point and prior draws.
     coarse : mapping, optional
-        Cheap versions of black boxes, each by its operator as ``wrap_py`` returned it: functions from tensors to
-        tensors with gradients, such as a solver with few steps. Only how far these are off is learned.
+        Cheap versions of black boxes, by the operators that ``wrap_py`` returned: functions from tensors to tensors
+        with gradients, such as a solver with few steps. Only their error is learned.
     executor : concurrent.futures.Executor or int, optional
-        None: in this process. A number: as many worker processes. Or any executor.
+        None: in this process. A number: that many worker processes. Or any executor.
     store : str or path, optional
-        Directory in which every evaluation is kept as it ends (extra ``store``); a run that was killed goes on with
-        them. Needs ``random_seed``.
+        Directory in which each evaluation is saved as it finishes (extra ``store``), so that a killed run can resume.
+        Needs ``random_seed``.
     timeout : float, optional
         Seconds for one evaluation, which then counts as failed.
     random_seed : int or numpy.random.Generator, optional
@@ -131,74 +128,71 @@ def emulate(
     -------
     pymc.Model
         With the same variables, coordinates and data: ``pm.sample``, ``pm.fit``, ``pm.sample_posterior_predictive`` and
-        nutpie work with it; its initial point is a draw of its own posterior. ``pm.sample`` jitters it by up to one
-        unit of the unconstrained scale, which may lead to where nothing was learned, unless ``init="adapt_diag"``. Its
-        attribute ``emulation`` is an :class:`Emulation`: how far off it is.
+        nutpie work with it. Its initial point is the best place that was evaluated. ``pm.sample`` jitters that by up to
+        one unit on the unconstrained scale, perhaps to where nothing was learned; ``init="adapt_diag"`` avoids this.
+        Its attribute ``emulation``, an :class:`Emulation`, says how far off it is.
 
     Raises
     ------
     TypeError
         Where a free variable is discrete, or a black box takes whole numbers that depend on free variables.
     ValueError
-        Where the model has no black box, or one with more than 15 inputs in a row (data do not count), or inside of
-        ``pytensor.scan``; where it is random; and where it gives no finite value at draws of the prior.
+        Where the model has no black box, or one that has more than 15 inputs in a row (data do not count), is inside
+        ``pytensor.scan``, is random, or gives no finite value at draws of the prior.
 
     Warns
     -----
     UserWarning
-        Where the distance is above the tolerance at the end, or was measured once only, or the chains do not agree, or
-        the posterior has modes that ``pm.sample`` does not go between. One that is interrupted after its first
-        measurement returns what it has, with a warning.
+        Where the final distance is above the tolerance or was measured only once, chains do not agree, or the posterior
+        has modes that ``pm.sample`` does not cross between. A run that is interrupted after its first measurement
+        returns what it has, with a warning.
 
     Notes
     -----
-    Evaluations that raise, or have values that are not finite, are counted. Next to inputs of such rows the emulated
-    density is zero. Where one of several calls raises, nobody knows which, and nothing is learned of it: return NaN for
-    the row instead.
+    Evaluations that raise or return non-finite values count as failed; the emulated density is zero next to the inputs
+    of such rows. If one of several calls raises, the failing one cannot be identified and nothing is learned: return
+    NaN for the row instead.
 
-    Where a black box has several rows, what is not known of it costs log density: half the variance of its outputs
-    times the curvature of the log likelihood, in a potential named ``emulation_penalty``. Of a log likelihood, or a
-    single estimate of one, it costs half of its variance: the likelihood is its harmonic mean over what it may be.
-    So draws stay where something was evaluated, and the black box is learned there: from the rows with which, one
-    by one, the posterior may be, and from 200 at least. It goes on beyond the range of each input by a quarter of
-    that; farther out, outputs are those of the border. Where it has one row, directions in which the outputs change
-    take the place of the inputs, if that is likelier: a solver may feel a sum of its inputs, and none by itself.
+    Uncertainty about a black box lowers the log density, by a potential named ``emulation_penalty``, so draws stay
+    where something was evaluated. With several rows the loss is half the variance of the outputs times the curvature of
+    the log likelihood; for a log likelihood, or a single estimate of one, it is half its variance, which gives the
+    harmonic mean of the possible likelihoods. The black box is learned from the rows that are plausible under the
+    posterior, each judged by itself, and from 200 at least. It extends beyond the range of each input by a quarter of
+    that; farther out, outputs keep their values at the border. With one row, directions in which the outputs change may
+    replace the inputs, if that is likelier: a solver may respond only to a sum of its inputs.
 
-    Data that go into a black box are frozen as they are; emulate again where they change.
+    Data that go into a black box are frozen; emulate again if they change.
 
-    Rows of a matrix, calls in a loop and vectorized operators come to the same: see :func:`black_boxes`. Inputs and
-    outputs that are positive may be learned by their logarithms; the marginal likelihood decides. An output that is
-    itself a term of the log density may be learned on a log scale far below its largest value. Positive outputs that
-    always have the same sum, such as probabilities, keep it, all together or those of each row of a matrix. Outputs
-    stay where the model has a density: it is asked how far rates, probabilities and the like may go. Of all rounds the
-    fit with the smallest confirmed distance is returned, or that to all evaluations, where it is no worse by all but
-    fresh draws. A gradient of the emulated model with twelve rows of three inputs takes 0.1 milliseconds, a round of 40
-    parameters some seconds.
+    Rows of a matrix, calls in a loop and vectorized operators are treated alike: see :func:`black_boxes`. Positive
+    inputs and outputs may be learned by their logarithms; the marginal likelihood decides. An output that is itself a
+    term of the log density may be learned on a log scale far below its largest value. Positive outputs with a constant
+    sum, such as probabilities, keep it, all together or in each row of a matrix. Outputs stay where the model has a
+    density. The result is the fit with the smallest confirmed distance of all rounds, or the fit to all evaluations if
+    checks without fresh draws find it no worse. A gradient of the emulated model with twelve rows of three inputs takes
+    0.1 milliseconds, a round of 40 parameters some seconds.
 
-    Likelihoods that are only estimated (:class:`EstimatedLikelihood`) are learned, too, each as a function of its own
-    inputs, from two estimates at each place, which count as two evaluations: by their independent noises it is known
-    how far off what is learned is, with an error of about the noise variance over the root of the number of places.
-    Where that leaves the distance above the tolerance, draw exactly (:class:`EmulatedNUTS`). The mean of the logarithms
-    is learned, below the log likelihood by half the variance of the noise; where that changes, the distance has it.
-    Estimates of zero are left out, and counted as failed.
+    Estimated likelihoods (:class:`EstimatedLikelihood`) are learned, too, each as a function of its own inputs, from
+    two estimates at each place, which count as two evaluations. Their independent noises show how far off the fit is,
+    with an error of about the noise variance over the root of the number of places. If the distance stays above the
+    tolerance, draw exactly (:class:`EmulatedNUTS`). The mean of the logarithms is learned, which lies below the log
+    likelihood by half the variance of the noise; the distance includes changes of that. An estimate of zero is learned
+    as one nat below the lowest other one, and counts as failed.
 
-    Chains that have converged are challenged by others, once the distance is below the tolerance. These begin as those
-    of ``pm.sample`` do, around a draw and around the model's initial point, and at draws of the prior. Where these end
-    elsewhere, in a mode that the emulation has invented or that no chain was in, it is evaluated there. Two more
-    evaluations of each round are draws with a power of the likelihood below one, as large as what is learned is good
-    enough for: between prior and posterior other modes are in reach. Two more are those draws whose log density is
-    known least. Where the posterior may go on beyond what was learned, up to four more are there, chosen by the mass
-    that they may have; it counts as far as the latest eight of them do have it, and wholly before there was one. Where
-    all black boxes have one row, and none is estimated, the model is evaluated beyond the outermost draws, too, for
-    each parameter above and below in turn, where what is learned has no draws: the search goes on until two rounds
-    found nothing like draws there. There the distance is also that by which the posterior moved with the last
-    evaluations. A mode that no draw has seen is not in it.
+    Once the distance is below the tolerance and chains have converged, new chains challenge them: around a draw and
+    around the model's initial point, as in ``pm.sample``, and from draws of the prior. Where these end in another mode,
+    the true model is evaluated. Each round also evaluates two draws under a power of the likelihood below one, as large
+    as the fit supports, since other modes are in reach between prior and posterior; and the two draws with the most
+    uncertain log density. If the posterior may extend beyond what was learned, up to four more evaluations are there,
+    chosen by the mass they may hold. That mass counts in the distance by the share confirmed at the latest eight, and
+    in full before the first. If all black boxes have one row and none is estimated, the model is also evaluated beyond
+    the outermost draws, above and below in turn for each parameter, until two rounds find nothing like draws there; the
+    distance then includes how far the last evaluations moved the posterior. It cannot include a mode that no draw has
+    seen.
 
-    Where three rounds found nothing to learn, and chains do not agree all the same, they are in modes apart, or slow.
-    Of a model with a proper prior particles take their place: four populations from the prior to the posterior through
-    powers of the likelihood, which weigh modes. One place of each population before each of its powers is evaluated
-    besides, since a mode that is lost there is lost for good; the search does not end before the weights that these had
-    at the power that came next were right within a nat in two rounds.
+    If three rounds found nothing to learn and chains still do not agree, they are in separate modes, or slow. With a
+    proper prior, particles then replace them and weigh the modes: four populations move from the prior to the posterior
+    through powers of the likelihood. One place of each population before each power is evaluated, too; the search ends
+    only when two rounds had these particles' weights right within a nat.
 
     Examples
     --------

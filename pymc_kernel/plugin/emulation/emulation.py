@@ -10,7 +10,7 @@ from scipy.special import ndtr
 
 @dataclass(frozen=True, eq=False)
 class Emulation:
-    """How an emulated model was learned, and how far it is from the true one; ``emulated.emulation`` has it."""
+    """How an emulated model was learned, and how far it is from the true one: the attribute ``emulated.emulation``."""
 
     num_evaluations: int
     """Of the whole model, besides the three to six that showed its structure."""

@@ -47,31 +47,31 @@ class EmulatedNUTS(pm.NUTS):
     emulated : pymc.Model
         As :func:`emulate` returned it, of the model in context.
     transitions : int, optional
-        Of NUTS in a proposal, which cost no evaluation. By default as many as the slowest parameter takes for one
-        effective draw, by the later half of the chain's tuning draws, at most ten; ten without tuning.
+        Of NUTS in a proposal, which cost no evaluation. By default as many as the slowest parameter needs for one
+        effective draw, judged by the later half of the chain's tuning draws, at most ten; ten without tuning.
     model : pymc.Model, optional
         The true model; the one in context by default.
     target_accept : float
-        Of NUTS. Small steps cost no evaluation either, and reach where large ones diverge. Where likelihoods are
-        estimated it is PyMC's own, unless given.
+        Of NUTS. Small steps cost no evaluation either, and reach places where large ones diverge. For estimated
+        likelihoods PyMC's default, unless given.
     **kwargs
-        Of ``pymc.NUTS``, as ``max_treedepth``.
+        Of ``pymc.NUTS``, such as ``max_treedepth``.
 
     Raises
     ------
     TypeError
-        Where ``emulated`` is no emulated model.
+        Where ``emulated`` is not an emulated model.
     ValueError
         Where it belongs to another model.
 
     Notes
     -----
-    Statistics besides those of NUTS, whose ``diverging`` and ``tree_size`` are of the last transition: ``accept``, the
-    probability with which the proposal is accepted; ``moved``; ``log_density`` of the true model; ``evaluations`` of
-    it. A chain begins at a draw of the emulated posterior.
+    Statistics besides those of NUTS (its ``diverging`` and ``tree_size`` are of the last transition): ``accept``, the
+    acceptance probability of the proposal; ``moved``; ``log_density`` and ``evaluations`` of the true model. A chain
+    begins at a draw of the emulated posterior.
 
-    Models with estimated likelihoods get an :class:`EmulatedGroups` step: in place of all variables at once, those of
-    a group move, and estimates of the others are kept.
+    Models with estimated likelihoods get an :class:`EmulatedGroups` step: groups of variables move one at a time, and
+    the estimates of the other groups are kept.
 
     Examples
     --------

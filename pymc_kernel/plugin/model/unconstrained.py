@@ -69,7 +69,7 @@ def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) ->
     Raises
     ------
     ValueError
-        Where a free variable is missing from the draws, or has another shape there than in the model.
+        Where a free variable is missing from the draws, or has a different shape in the model.
 
     Examples
     --------

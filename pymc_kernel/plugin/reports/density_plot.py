@@ -35,21 +35,20 @@ def plot_density(
     backend: str | None = None,
     **selection: Unpack[Selected],
 ) -> azp.PlotCollection:
-    """Draw the density of each parameter by a Bayesian bandwidth, with a band for the uncertainty of the bandwidth.
+    """Plot the density of each parameter with a Bayesian bandwidth, and a band for the uncertainty of the bandwidth.
 
     Parameters
     ----------
     data : DataTree or convertible
     var_names, filter_vars, group, coords, sample_dims
-        What is drawn, as in ArviZ.
+        What to plot, as in ArviZ.
     model : pymc.Model, optional
-        The model that was sampled; the one in context, if there is one, by default. From it the bounds of parameters
-        are known.
+        The model that was sampled, for the bounds of parameters; by default the one in context, if any.
     probability : float
-        Of the band, over the posterior of the bandwidth.
+        Of the band, under the posterior of the bandwidth.
     max_draws : int
-        Of each parameter, after chains are thinned to an autocorrelation below a half: a leave-one-out likelihood takes
-        points as independent. O(max_draws^2) for each.
+        Of each parameter, after chains are thinned to an autocorrelation below a half, because a leave-one-out
+        likelihood assumes independent points. O(max_draws^2) for each.
     num_points : int
         Of the curve.
     rug : bool
@@ -64,11 +63,11 @@ def plot_density(
     Notes
     -----
     Densities are those of ``pk.density.BayesianKDE``. With a model they are estimated on the unconstrained scale, and
-    mapped back by the Jacobian, averaged over the width of a point of the curve. Variables without an elementwise
-    transform (deterministic variables, simplices; all of them without a model) are estimated on their own scale, and
-    drawn between the smallest and the largest draw, so that no bound is crossed; near a bound these curves are too low.
-    Discrete variables are left out; a parameter that is constant, or of whose draws fewer than half are distinct, gets
-    an empty panel.
+    mapped back by the Jacobian, averaged over the spacing of the curve's points. Variables without an elementwise
+    transform (deterministic variables, simplices; all variables without a model) are estimated on their own scale, and
+    plotted between the smallest and the largest draw, so no bound is crossed; near a bound these curves are too low.
+    Discrete variables are left out; a parameter that is constant, or has fewer than half of its draws distinct, gets an
+    empty panel.
 
     Examples
     --------

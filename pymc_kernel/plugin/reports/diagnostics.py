@@ -45,7 +45,7 @@ def ksd_test(
     random_seed: RandomSeed = None,
     **selection: Unpack[Scored],
 ) -> KSDReport:
-    """Test whether draws come from the model's posterior, by the model's own scores.
+    """Test whether draws come from the model's posterior, using the model's own scores.
 
     Parameters
     ----------
@@ -55,8 +55,8 @@ def ksd_test(
     num_replicates : int
         Of the wild bootstrap.
     thin : int or "auto"
-        One in ``thin`` different draws of each chain is used. "auto": so that no autocorrelation is a quarter or more,
-        and at most ``max_draws`` are left.
+        Use one in ``thin`` distinct draws of each chain. "auto": so that all autocorrelations are below a quarter and
+        at most ``max_draws`` are left.
     flip_probability : float in (0, 0.5] or "auto"
         Of the bootstrap's signs: one half for independent draws, 0.1 for others.
     max_draws : int, optional
@@ -71,8 +71,8 @@ def ksd_test(
     Raises
     ------
     NoGradientError
-        Where the model has no gradient or is only estimated; the text names the variable and what to do. With
-        ``score="surrogate"`` where no score can be learned either.
+        Where the model has no gradient or is only estimated; the message names the variable and what to do. With
+        ``score="surrogate"``, where no score can be learned.
 
     Notes
     -----
@@ -80,14 +80,14 @@ def ksd_test(
     under the posterior; the functions vary on the scale of a standard deviation. The discrepancy depends on the
     coordinates: draws from a funnel are straightened, all are whitened, then long tails of single coordinates are
     shortened. The test cannot detect wrong weights of separated modes, nor a mode without any draw: use R-hat as well.
-    Each parameter is tested by itself, too, and all p-values are corrected for all tests, so that a right answer has a
-    p-value below 5 % anywhere in one report of twenty. With 30 coordinates the test may miss a wrong correlation of two
+    Each parameter is also tested by itself, and all p-values are corrected for all tests: if the draws are right, one
+    report in twenty has a p-value below 5 % anywhere. With 30 coordinates the test may miss a wrong correlation of two
     of them. With many draws any small bias has a small p-value: look at the size of the discrepancy, too. A draw that
     is repeated, as after importance resampling, counts as one with a weight.
 
     With ``score="surrogate"`` the scores are those of a kernel regression q on the log densities of other draws, and
     draws are weighted by q over the posterior, so that an error of q is not mistaken for an error of the draws (Fisher
-    and Oates 2023). Where q is too inaccurate, or a test without these weights comes to another verdict, the report
+    and Oates 2023). If q is too inaccurate, or a test without these weights reaches a different verdict, the report
     says that the draws cannot be judged. The noise of an estimated likelihood is averaged out; with few draws or much
     noise no score can be learned, and the report says that, too.
 
@@ -145,14 +145,14 @@ def summary(
     random_seed: RandomSeed = None,
     **selection: Unpack[Scored],
 ) -> pd.DataFrame | xr.Dataset:
-    """Return ``az.summary`` with two more columns: whether the draws fit the model's posterior.
+    """Return ``az.summary`` with two more columns that say whether the draws fit the model's posterior.
 
-    ``ksd_share`` is the parameter's share of the squared kernel Stein discrepancy, one in all; ``ksd_p`` the p-value of
-    its own test, corrected for all tests. The joint result is in ``attrs``: ``ksd``, ``ksd_normal`` (what as many
-    independent draws of a normal distribution would have), ``ksd_null_low`` and ``ksd_null_high`` (5 % and 95 % of what
-    these draws have with random signs), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic or discrete
-    variables have no score, so both columns are NaN for them. They are NaN for all variables, with a warning that gives
-    the reason, where the model has no gradient; then take ``score="surrogate"``, which adds ``ksd_verdict``,
+    ``ksd_share`` is the parameter's share of the squared kernel Stein discrepancy (shares sum to one); ``ksd_p`` is the
+    p-value of its own test, corrected for all tests. The joint result is in ``attrs``: ``ksd``, ``ksd_normal`` (for as
+    many independent draws of a normal distribution), ``ksd_null_low`` and ``ksd_null_high`` (5 % and 95 % quantiles for
+    these draws with random signs), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic or discrete
+    variables have no score, so both columns are NaN for them. If the model has no gradient they are NaN for all
+    variables, with a warning that gives the reason; then use ``score="surrogate"``, which adds ``ksd_verdict``,
     ``ksd_score_error`` and others to ``attrs``. A large p-value does not rule out a mode without any draw, nor wrong
     weights of separated modes.
 
@@ -160,7 +160,7 @@ def summary(
     ----------
     {arguments}
     kind, fmt, ci_prob, ci_kind, round_to, skipna
-        As in ``az.summary``. Kinds without diagnostics have no further columns.
+        As in ``az.summary``. Kinds without diagnostics get no further columns.
     num_replicates, max_draws, random_seed
         As in :func:`ksd_test`.
 
@@ -250,33 +250,32 @@ def diagnose(
 ) -> bool | tuple[bool, dict[str, Any]]:
     """Print the results of ArviZ's checks and of the kernel Stein discrepancy in words, and what to do.
 
-    Parameters are named that fail by themselves, with the p-values of :func:`ksd_test`, corrected for all tests.
+    It names the parameters that fail by themselves, with the p-values of :func:`ksd_test`, corrected for all tests.
 
     Parameters
     ----------
     {arguments}
     level : float
-        p-values below it are reported.
+        Report p-values below it.
     show_diagnostics, return_diagnostics
         As in ``az.diagnose``.
     random_seed : int, optional
         Of the bootstrap.
     **arguments
-        Those above, and ``rhat_max`` and the others of ``az.diagnose``.
+        Those above, and others of ``az.diagnose``, such as ``rhat_max``.
 
     Returns
     -------
     has_errors : bool
     diagnostics : dict
-        Where asked for: those of ``az.diagnose``, and "ksd", a :class:`KSDReport`, and "modes", the names of parameters
-        whose draws fall into separated modes; "findings", what the sampler warned of; "learned", a list of
-        ``LearnedCheck``, for models with a :class:`LearnedLikelihood`: how well the posterior is known by the
-        simulations that it was learned from.
+        If requested: those of ``az.diagnose``; "ksd", a :class:`KSDReport`; "modes", the names of parameters whose
+        draws fall into separated modes; "findings", what the sampler warned about; "learned", for models with a
+        :class:`LearnedLikelihood`, a list of ``LearnedCheck``: how well its simulations determine the posterior.
 
     Notes
     -----
-    A model without a gradient has ArviZ's checks alone, and a line that says so, unless ``score="surrogate"`` is given.
-    Of a :class:`SyntheticLikelihood` 500 new estimates at the draws say whether its summaries are normal.
+    A model without a gradient gets only ArviZ's checks, and a line that says so, unless ``score="surrogate"`` is given.
+    For a :class:`SyntheticLikelihood`, 500 new estimates at the draws test whether its summaries are normal.
 
     Examples
     --------

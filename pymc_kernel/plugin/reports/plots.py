@@ -27,7 +27,7 @@ def plot_score(
     num_arrows: int = 18,
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw a learned log density and its score over draws, two coordinates of the unconstrained space at a time.
+    """Plot a learned log density and its score over draws, in two coordinates of the unconstrained space.
 
     Parameters
     ----------
@@ -108,7 +108,7 @@ _STATISTICS = {
 def plot_smc(
     data: xr.DataTree, *, var_names: str | Sequence[str] | None = None, backend: str | None = None
 ) -> azp.PlotCollection:
-    """Draw the statistics of sequential or population Monte Carlo by stage, a panel for each, a line for each chain.
+    """Plot the statistics of sequential or population Monte Carlo by stage, one panel each, with a line for each chain.
 
     Parameters
     ----------
@@ -171,7 +171,7 @@ def plot_calibration(
     random_seed: RandomSeed = None,
     **kwargs: Any,
 ) -> azp.PlotCollection:
-    """Plot whether the posteriors of a fitted rule cover: differences of ranks from uniform ones, with a test.
+    """Plot how well the posteriors of a fitted rule cover: deviations of ranks from uniform, with a test.
 
     Parameters
     ----------
@@ -182,7 +182,7 @@ def plot_calibration(
     coverage : bool
         Show the coverage of central intervals in place of ranks.
     random_seed : int or numpy.random.Generator, optional
-        Of the cases and draws that a rule is calibrated by.
+        Of the cases and draws for the calibration of a rule.
     **kwargs
         Of ``arviz_plots.plot_ecdf_pit``.
 

@@ -24,7 +24,7 @@ _GAP = 0.6  # rows between the joint result and the parameters'
 
 
 def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.PlotCollection:
-    """Draw the kernel Stein discrepancy beside its null distribution, a row for each parameter.
+    """Plot the kernel Stein discrepancy beside its null distribution, a row for each parameter.
 
     Parameters
     ----------
@@ -38,10 +38,10 @@ def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.
     Returns
     -------
     arviz_plots.PlotCollection
-        One panel. The first row is the test of all parameters together; below it, set apart, is a row for each: the
-        draws' statistic as a point, the central 90 % of it with random signs as a bar, and the p-value, corrected for
-        all rows. Each row is in units of the median of its bar, so rows can be compared. Of more than 40 parameters,
-        those whose statistic is largest in these units are shown.
+        One panel. The first row is the test of all parameters together; below it, set apart, is a row for each
+        parameter: its statistic as a point, the central 90 % under random signs as a bar, and the p-value, corrected
+        for all rows. Each row is in units of the median of its bar, so rows can be compared. With more than 40
+        parameters, only those with the largest statistics in these units are shown.
 
     Examples
     --------
@@ -131,7 +131,7 @@ def plot_stein_thin(
     backend: str | None = None,
     **selection: Unpack[Scored],
 ) -> azp.PlotMatrix:
-    """Draw pairs of parameters with the draws that Stein thinning chooses.
+    """Plot pairs of parameters with the draws that Stein thinning chooses.
 
     Parameters
     ----------
@@ -139,18 +139,18 @@ def plot_stein_thin(
     num_points : int
         Draws to choose.
     max_parameters : int
-        The number of panels grows with its square. Where there are more parameters, only the first are drawn, with a
+        The number of panels grows with its square. If there are more parameters, only the first are plotted, with a
         warning that names them; the choice of draws uses all.
     backend
         As in :func:`plot_ksd`.
     **selection
-        As of ``pk.stein_thin``: ``model``, ``var_names`` and so on. The chosen variables are drawn, and draws are
-        chosen by them.
+        As in ``pk.stein_thin``: ``model``, ``var_names`` and so on. Draws are chosen by the selected variables, which
+        are plotted.
 
     Returns
     -------
     arviz_plots.PlotMatrix
-        Names on the diagonal; below it all draws with those chosen, above it those chosen alone.
+        Names on the diagonal; below it all draws and the chosen ones, above it only the chosen ones.
 
     Examples
     --------

@@ -31,7 +31,7 @@ def stein_thin(
 ) -> xr.DataTree:
     """Return a DataTree with the few draws that together fit the model's posterior best.
 
-    Greedy minimization of the kernel Stein discrepancy: leaves out burn-in, and corrects for repeated draws and bias.
+    Greedy minimization of the kernel Stein discrepancy leaves out burn-in and corrects for repeated draws and bias.
 
     Parameters
     ----------
@@ -45,9 +45,9 @@ def stein_thin(
     -------
     xarray.DataTree
         The group with one chain of ``num_points`` draws, in the order of choice, with coordinates ``source_chain`` and
-        ``source_draw``; the statistics of the same draws; the groups of data as they were. With ``score="surrogate"``
-        its attributes hold the held-out error of that score, as ``stein_score_error``, and a warning says where it is
-        too large.
+        ``source_draw``; the statistics of the same draws; the groups of data, unchanged. With ``score="surrogate"`` its
+        attributes hold the held-out error of that score, as ``stein_score_error``, and a warning says if it is too
+        large.
 
     Examples
     --------
@@ -102,18 +102,18 @@ def expectation(
     ----------
     {arguments}
     function : callable, optional
-        From the chosen variables, a Dataset with the sample dimensions, to a Dataset whose means are wanted. By default
+        Maps the chosen variables, a Dataset with the sample dimensions, to a Dataset whose means are wanted. By default
         the variables themselves.
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
     num_basis : int
-        Points that the control is built on; O(n m^2) time.
+        Points m that the control functional is built on; O(n m^2) time.
 
     Returns
     -------
     xarray.Dataset
         With the dimension ``estimate``: "value", "mean" (of the draws, for comparison) and "variance_ratio", the
-        variance that the control leaves over that of the draws. Best in few dimensions and for smooth functions. An
-        error of a surrogate does not bias the values, but reduces less of the variance.
+        remaining variance over that of the draws. Best in few dimensions and for smooth functions. An error of a
+        surrogate does not bias the values, but the variance is reduced less.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def mmd_test(
     random_seed: RandomSeed = None,
     **selection: Unpack[Selected],
 ) -> stein.MMDTest:
-    """Test whether two runs have the same distribution; for models that have no score.
+    """Test whether two runs have the same distribution; for models without scores.
 
     Parameters
     ----------

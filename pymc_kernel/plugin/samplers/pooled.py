@@ -58,33 +58,33 @@ def sample_khmc(
     Parameters
     ----------
     draws, tune : int
-        For each chain; one evaluation of the likelihood each, at most. By default 1,000 tuning draws in up to eight
+        For each chain; at most one evaluation of the likelihood each. By default 1,000 tuning draws in up to eight
         dimensions, and 200 + 100 d in more: burn-in alone may take half.
     chains : int
     step : KernelHMC or list of steps, optional
-        With settings of its own; afterwards it has the learned surrogate, ``step.surrogate``. All continuous variables
-        by default. As in ``pm.sample``, other steps may be given beside it, and PyMC finds steps for variables that
-        none of them has, discrete ones for example: it is then ``pm.sample``, each of whose chains tunes by itself.
+        With your own settings; afterwards ``step.surrogate`` is the learned surrogate. All continuous variables by
+        default. As in ``pm.sample``, you may give other steps beside it, and PyMC finds steps for the remaining
+        variables, such as discrete ones: the call is then ``pm.sample``, and each chain tunes by itself.
     random_seed : None, int, sequence of int or numpy.random.Generator
         The same seed gives the same draws for any number of ``cores``.
     initvals : dict or list of dict, optional
         As in ``pm.sample``. By default each chain starts at one of twenty draws from the prior, chosen by their
-        likelihood. Where values of some variables are given, or the prior cannot be drawn from, the other variables
-        start at PyMC's initial point, jittered by at most one on the unconstrained scale.
+        likelihood. If values of some variables are given, or the prior cannot be drawn from, the other variables start
+        at PyMC's initial point, jittered by at most one on the unconstrained scale.
     progressbar : bool
     model : pymc.Model, optional
         The model in context by default.
     kwargs
-        To ``pm.sample``, which does the sampling: ``cores``, ``idata_kwargs``, ``compute_convergence_checks``, ...
+        For ``pm.sample``, which does the sampling: ``cores``, ``idata_kwargs``, ``compute_convergence_checks``, ...
 
     Returns
     -------
     DataTree
-        As from ``pm.sample``; the tuning draws are not in it. Attributes of ``posterior`` and ``sample_stats`` hold the
-        cost of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, ``tuning_evaluations`` of the log
-        density, by all chains, and ``tuning_raised``, those in which the model raised an error. Those of
-        ``sample_stats`` also hold ``check_evaluations``, those after the last draw, and the name of the surrogate's
-        estimator. :func:`diagnose` says how often which kind of move was accepted.
+        As from ``pm.sample``, without the tuning draws. Attributes of ``posterior`` and ``sample_stats`` hold the cost
+        of tuning: ``tuning_steps`` (for each chain), ``tuning_time`` in seconds, ``tuning_evaluations`` of the log
+        density by all chains, and ``tuning_raised``, how many of these raised an error. Attributes of ``sample_stats``
+        also hold ``check_evaluations``, made after the last draw, and the name of the surrogate's estimator.
+        :func:`diagnose` says how often each kind of move was accepted.
 
     Raises
     ------
@@ -97,31 +97,30 @@ def sample_khmc(
 
     Notes
     -----
-    Where black boxes are a part of the model, whose outputs go into a likelihood that PyMC knows, they are learned in
-    their own inputs by some dozens of evaluations, as :func:`emulate` does, and the chains move by
-    :class:`EmulatedNUTS`, for any number of parameters; ``tune`` draws are then along the emulated model and cost no
-    evaluation. Statistics are those of that step. So without ``step`` and ``initvals``, and where the emulated model is
-    within a distance of one half after ``tune`` evaluations, or moves group by group. And where a part has at most half
-    as many inputs as the model has parameters; with more, what is gained is little, and a search from few places may
-    end in a lesser mode.
+    Black boxes whose outputs go into a likelihood that PyMC knows are learned as functions of their own inputs from
+    some dozens of evaluations, as in :func:`emulate`. The chains then move by :class:`EmulatedNUTS`, for any number of
+    parameters; ``tune`` draws follow the emulated model and cost no evaluation, and statistics are those of that step.
+    This applies without ``step`` and ``initvals``, and if, after ``tune`` evaluations, the emulated model is within a
+    distance of one half or moves group by group. No black box may have more than half as many inputs as the model has
+    parameters: with more, little is gained, and a search from few places may end in a lesser mode.
 
-    Estimated likelihoods, one for each group (:class:`EstimatedLikelihood`), are such parts, too, each learned as a
-    function of its own inputs from two estimates at each place. Chains then move group by group and keep the estimates
-    of the others (:class:`EmulatedNUTS`): with twelve groups in place of all their noises one at a time decides. The
-    search ends where it is off by less than a third of the noise.
+    Estimated likelihoods, one for each group (:class:`EstimatedLikelihood`), are learned in the same way, from two
+    estimates at each place. Chains then move group by group and keep the estimates of the others
+    (:class:`EmulatedNUTS`): with twelve groups, a move depends on the noise of one, not of all twelve. The search ends
+    when its error is below a third of the noise.
 
-    Else it learns the whole log density, so it needs values for every direction in which that is not quadratic: it is
-    for a dozen parameters, or for more where the posterior is nearly Gaussian and tuning long. Many groups of
-    parameters with a scale of their own are not for it: a hierarchy of 31 parameters had an R-hat of 2.
+    Otherwise the whole log density is learned, which needs values along every direction in which it is not quadratic.
+    This suits a dozen parameters, or more if the posterior is nearly Gaussian and tuning is long. It does not suit many
+    groups of parameters with scales of their own: a hierarchy of 31 parameters had an R-hat of 2.
 
     At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
-    other, and lack what is beyond. That is said, as are missing parts that weights of the draws show, summaries that
-    are not as normal as :class:`SyntheticLikelihood` takes them (by 1,000 new estimates), and calls of the model that
-    raised an error, which count as a density of zero: once, for all chains.
+    other and miss what lies beyond. One warning for all chains reports this, missing parts that the weights of the
+    draws show, summaries less normal than :class:`SyntheticLikelihood` assumes (by 1,000 new estimates), and model
+    calls that raised an error, which count as a density of zero.
 
-    Tuning runs in this process, whatever ``cores`` is. Where an evaluation takes a second or more, take
-    ``pk.sample_surrogate(exact=True)``: it learns from fewer evaluations, on any executor, and draws as exactly. An
-    interrupt while sampling returns the draws so far, as in ``pm.sample``; while tuning there are none yet.
+    Tuning runs in this process, whatever ``cores`` is. If an evaluation takes a second or more, use
+    ``pk.sample_surrogate(exact=True)``: it learns from fewer evaluations, on any executor, and its draws are exact,
+    too. An interrupt during sampling returns the draws so far, as in ``pm.sample``; during tuning there are none yet.
 
     Examples
     --------

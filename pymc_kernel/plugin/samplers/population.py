@@ -36,19 +36,19 @@ def sample_pmc(
     model: pm.Model | None = None,
     compile_kwargs: dict | None = None,
 ) -> xr.DataTree:
-    """Return posterior draws by population Monte Carlo: weighted ones, equally weighted ones, and the evidence.
+    """Return posterior draws by population Monte Carlo, weighted and equally weighted, and the evidence.
 
-    Every iteration draws around the particles of the last, with a drift along a score that is learned from all draws so
-    far, and weights the new draws (kernel gradient importance sampling, KGRIS; Strathmann 2018, section 5.2.2). It
-    needs no chain that mixes and no gradient of the model; likelihoods may be noisy.
+    Each iteration draws around the particles of the last, with a drift along a score learned from all draws so far, and
+    weights the new draws (kernel gradient importance sampling, KGRIS; Strathmann 2018, section 5.2.2). No chain has to
+    mix, the model needs no gradient, and likelihoods may be noisy.
 
     Parameters
     ----------
     draws : int
-        Particles of an iteration, one evaluation of the likelihood each.
+        Particles per iteration, one evaluation of the likelihood each.
     iterations : int
     chains : int
-        Independent repetitions, one after the other: the spread of their evidence shows the error.
+        Independent repetitions, one after the other: the spread of their evidence shows its error.
     drift : {"kernel", "none"}
         Along the learned score, or none: adaptive population Monte Carlo.
     drift_size : float
@@ -56,10 +56,10 @@ def sample_pmc(
     surrogate : pymc_kernel.scores.Finite, optional
         The estimator of the score; with 200 random features by default.
     weights : {"mixture", "own"}
-        Weight a draw by the mixture over all particles, less variable at O(draws^2 d) an iteration, or by its own
+        Weight a draw by the mixture over all particles, with less variance at O(draws^2 d) per iteration, or by its own
         particle alone.
     start : ndarray (draws, d), optional
-        Particles on the unconstrained scale to begin around, with equal weights, in place of draws from the prior.
+        Particles on the unconstrained scale to begin around, with equal weights, instead of draws from the prior.
     random_seed : None, int, sequence of int or numpy.random.Generator
     progressbar : bool
     model : pymc.Model, optional
@@ -69,7 +69,7 @@ def sample_pmc(
     Returns
     -------
     DataTree
-        ``posterior``: ``draws`` equally weighted draws a chain, resampled. ``weighted_posterior``: all draws with
+        ``posterior``: ``draws`` equally weighted draws per chain, resampled. ``weighted_posterior``: all draws with
         ``log_weight``, normalized. ``pmc_stats``: effective share, evidence and drift of each iteration, and for each
         chain ``log_evidence``, ``ess`` and the Pareto shape ``pareto_k`` of the weights. ``observed_data`` and
         ``constant_data``.
@@ -84,14 +84,14 @@ def sample_pmc(
     Warns
     -----
     UserWarning
-        Where the Pareto shape is above 0.7: weights and evidence are not to be trusted; and where summaries that
-        :class:`SyntheticLikelihood` takes for normal are not (by 500 new estimates).
+        Where the Pareto shape is above 0.7, so that weights and evidence cannot be trusted; and where summaries that
+        :class:`SyntheticLikelihood` assumes normal are not (by 500 new estimates).
 
     Notes
     -----
-    The evidence is that of the last half of the iterations, whose proposals have been learned. An interrupt returns the
-    iterations so far; of several chains those that are finished, or as many iterations of each as the last one has,
-    whichever are more.
+    The evidence comes from the last half of the iterations, whose proposals have been learned. An interrupt returns the
+    iterations so far; with several chains, the finished ones, or all cut to the length of the last, whichever keeps
+    more.
 
     |unseen mode|
 

@@ -164,7 +164,7 @@ class ParticleKernel(SMC_KERNEL):
 class ASMC(ParticleKernel):
     """Random-walk moves along the covariance of the particles for ``pm.sample_smc`` (Fearnhead and Taylor 2013).
 
-    Each quarter of the particles moves along the covariance of the others: along its own covariance it would contract,
+    Each quarter of the particles moves along the covariance of the others: with its own covariance it would contract,
     and with few particles the evidence would be too large.
 
     Parameters
@@ -177,7 +177,7 @@ class ASMC(ParticleKernel):
     learning_rate : float, optional
         Of the Robbins-Monro steps on log nu, one for each move of all particles; t^-1/2 by default.
     kwargs
-        As of :class:`KernelHMCSMC`.
+        As in :class:`KernelHMCSMC`.
     """
 
     def __init__(
@@ -198,8 +198,8 @@ class KASMC(ParticleKernel):
     """Kernel adaptive moves for ``pm.sample_smc``: the local covariance of Kameleon at every particle.
 
     Strathmann 2018, section 5.2.1. Adaptation never has to stop: each stage learns from the particles of the last one.
-    Each quarter of the particles is moved by what the others teach; otherwise, with few particles, the evidence would
-    be too large.
+    Each quarter of the particles moves by what was learned from the others; otherwise, with few particles, the evidence
+    would be too large.
 
     Parameters
     ----------
@@ -208,13 +208,13 @@ class KASMC(ParticleKernel):
     num_basis : int
         m, the particles that shape the proposals. A pass over n particles costs O(n m d^2), on all cores.
     isotropic_share, gamma, scale, target_accept
-        As of :class:`KAMH`.
+        As in :class:`KAMH`.
     whiten : bool
         Whether the kernel acts in coordinates in which the particles have unit covariance.
     learning_rate : float, optional
-        As of :class:`ASMC`.
+        As in :class:`ASMC`.
     kwargs
-        As of :class:`KernelHMCSMC`.
+        As in :class:`KernelHMCSMC`.
 
     Examples
     --------
@@ -249,8 +249,8 @@ class KASMC(ParticleKernel):
 class KernelHMCSMC(ParticleKernel):
     """Hamiltonian moves along a learned surrogate for ``pm.sample_smc``: the fewest evaluations of the likelihood.
 
-    The surrogate is fitted anew at each temperature to all evaluations so far, of prior and likelihood separately; a
-    move is a chain of trajectories on it and costs one evaluation.
+    At each temperature the surrogate is refitted to all evaluations so far, of prior and likelihood separately; a move
+    is a chain of trajectories on it and costs one evaluation.
 
     Parameters
     ----------
@@ -260,14 +260,14 @@ class KernelHMCSMC(ParticleKernel):
     exploring_share : float
         Share of random-walk moves, in (0, 1].
     max_steps : int
-        Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
+        Longest trajectory in leapfrog steps. Steps cost microseconds and no evaluation.
     threshold : float
-        Effective share of the particles after a step of temperature, in (0, 1); larger means more stages.
+        Effective share of the particles after a temperature step, in (0, 1); larger means more stages.
     schedule : sequence of float, optional
         Fixed inverse temperatures instead, increasing to 1.
     min_moves, max_moves : int
-        Moves of every particle at a temperature, one evaluation each: at least, and at most; at most three a dimension
-        by default, and no less than twenty.
+        Fewest and most moves of every particle at a temperature, one evaluation each. By default at most three per
+        dimension, or twenty if that is more.
     correlation : float
         The moves of a stage end when no coordinate has a larger correlation with its value at the start of the stage.
     executor : concurrent.futures.Executor, optional
@@ -278,9 +278,9 @@ class KernelHMCSMC(ParticleKernel):
 
     Notes
     -----
-    With an estimated likelihood the estimate of every particle is kept, and the evidence stays unbiased but for the
-    adaptation, whose bias was too small to measure (``benchmarks.evidence_bias``). Surrogates take tenths of a second a
-    stage with 1,000 particles: for likelihoods of microseconds take :class:`KASMC` or :class:`ASMC`.
+    With an estimated likelihood the estimate of every particle is kept, and the evidence stays unbiased except for the
+    adaptation, whose bias was too small to measure (``benchmarks.evidence_bias``). Surrogates take tenths of a second
+    per stage with 1,000 particles: for likelihoods that take microseconds use :class:`KASMC` or :class:`ASMC`.
 
     |unseen mode|
 
@@ -312,7 +312,7 @@ class KernelHMCSMC(ParticleKernel):
 
 @says_what_evidence_lacks
 def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) -> xr.DataTree:
-    """Return the result of ``pm.sample_smc`` with a tidy group of statistics, ready to be saved.
+    """Return the result of ``pm.sample_smc`` with a tidy group of statistics that can be saved.
 
     Parameters
     ----------
@@ -321,21 +321,21 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     kernel : type
         One of ours: ``KernelHMCSMC``, ``KASMC``, ``ASMC``.
     kwargs
-        To ``pm.sample_smc`` and to the kernel.
+        For ``pm.sample_smc`` and the kernel.
 
     Returns
     -------
     DataTree
         As from ``pm.sample_smc``, with ``smc_stats`` in place of its ragged ``sample_stats``: each statistic has the
-        dimensions ``chain`` and ``stage``, filled with NaN behind a chain's last stage; ``log_evidence`` has the
-        dimension ``chain``. For a block :class:`KernelABC` named ``y`` there is ``epsilon_y``, the bandwidths at each
-        stage: a power b of a Gaussian kernel is one whose bandwidth is larger by 1 / sqrt(b).
+        dimensions ``chain`` and ``stage``, filled with NaN after a chain's last stage; ``log_evidence`` has the
+        dimension ``chain``. For a :class:`KernelABC` block named ``y``, ``epsilon_y`` has the bandwidths at each stage:
+        a Gaussian kernel to the power b has a bandwidth 1 / sqrt(b) times as large.
 
     Notes
     -----
-    An interrupt ends it without a result, as it does ``pm.sample_smc``: particles of a stage before the last are no
-    draws of the posterior. It warns where summaries that :class:`SyntheticLikelihood` takes for normal are not, by 500
-    new estimates at the draws.
+    An interrupt ends it without a result, as in ``pm.sample_smc``: particles before the last stage are not posterior
+    draws. It warns where summaries that :class:`SyntheticLikelihood` assumes normal are not, by 500 new estimates at
+    the draws.
 
     |unseen mode|
 

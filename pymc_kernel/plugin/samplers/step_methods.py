@@ -67,20 +67,20 @@ class AdaptiveMetropolis(RandomWalkStep):
     vars : list of variables, optional
         All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     covariance : array_like (d, d), optional
-        Of the proposal, on the unconstrained scale: the start of the learning, or the fixed value.
+        Of the proposal, on the unconstrained scale: the initial value, or the fixed one.
     learn_covariance, learn_scale : bool
         What is adapted. With both False this is plain Metropolis.
     scale : float, optional
-        Factor on the proposal's standard deviation, 2.38 / sqrt(d) to begin with.
+        Factor on the proposal's standard deviation, initially 2.38 / sqrt(d).
     target_accept : float or "auto"
-        Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
-        best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
+        Acceptance rate that the scale is tuned to. "auto" is .234, or for an estimated likelihood the best rate under
+        its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     {parameters}
 
     Notes
     -----
     {notes}
-    Source: Haario, Saksman and Tamminen (2001); Andrieu and Thoms (2008). O(d^2) a draw.
+    Source: Haario, Saksman and Tamminen (2001); Andrieu and Thoms (2008). O(d^2) per draw.
 
     Examples
     --------
@@ -122,20 +122,20 @@ class KAMH(RandomWalkStep):
     kernel : pymc_kernel.kernels.Kernel, optional
         Any differentiable kernel; ``Gaussian("median")`` by default.
     num_basis : int
-        How many points of the chain's past shape the proposal; a draw costs O(n d^2).
+        Number n of past points of the chain that shape the proposal; a draw costs O(n d^2).
     isotropic_share : float
         Share of the isotropic part in the variance of the proposal, in (0, 1). Far from the chain's past the proposal
         is this part alone.
     gamma : float, optional
-        A fixed standard deviation of the isotropic part instead, in whitened units: the thesis's form. It has to fit
+        A fixed standard deviation of the isotropic part instead, in whitened units, as in the thesis. It has to suit
         the target: with a wrong one, chains have lingered in the tails.
     scale : float, optional
         Of the proposal at the start, in units of the learned spread; 2.38 / sqrt(d) by default.
     learn_scale : bool
-        Whether the scale is driven to ``target_accept``.
+        Whether the scale is tuned to ``target_accept``.
     target_accept : float or "auto"
-        Acceptance rate that the scale is driven to. "auto" is .234, and for an estimated likelihood the rate that is
-        best under its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
+        Acceptance rate that the scale is tuned to. "auto" is .234, or for an estimated likelihood the best rate under
+        its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     whiten : bool
         Whether the kernel acts in coordinates in which the chain's past has unit covariance.
     {parameters}
@@ -205,14 +205,14 @@ class KernelHMC(TransitionStep):
     surrogate : {{"auto", "values", "lite", "finite", "nystrom"}}, or an estimator of ``pymc_kernel.scores``
         What is learned. "values" is kernel regression on the log density at every proposal, rejected ones included; the
         others match scores at the visited points. "auto" is "values", which is far better in the benchmarks, except for
-        heavy tails, where both are alike.
+        heavy tails, where they are alike.
     exploring_share : float
-        Share of random-walk moves once there is a surrogate, in (0, 1]. Where moves along it do not go as far as the
-        walk's it becomes 1 after tuning.
+        Share of random-walk moves once there is a surrogate, in (0, 1]. It becomes 1 after tuning if surrogate moves do
+        not go as far as the walk's.
     max_steps : int
-        Leapfrog steps of a trajectory at most; they cost microseconds and no evaluation.
+        Most leapfrog steps in a trajectory; they cost microseconds and no evaluation.
     target_accept : float or "auto"
-        Acceptance rate that the random walk's scale is driven to, as of :class:`KAMH`.
+        Acceptance rate that the random walk's scale is tuned to, as in :class:`KAMH`.
     model, rng, initial_point, compile_kwargs, blocked
         As in every step of PyMC; ``pm.sample`` fills in what it needs. One block by default.
 
@@ -224,16 +224,16 @@ class KernelHMC(TransitionStep):
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
     (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
 
-    A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone, whose end is one
-    proposal; how many there are is chosen on the surrogate, so that they forget where they began. After tuning
-    everything is frozen. Learning takes some seconds a chain (O(n^3) for at most 1,000 points, twenty times), so it
-    pays where an evaluation costs more than about a millisecond. With ``cores=1`` the surrogate of the last chain is
-    afterwards in ``step.surrogate``; from any run one can be fitted by ``pk.scores.Values().fit(draws,
-    log_density)``, to unconstrained draws and ``sample_stats["lp"]``.
+    A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone; its end is one
+    proposal. The number of trajectories is chosen on the surrogate, so that the end is nearly independent of the start.
+    After tuning everything is frozen. Learning takes some seconds per chain (O(n^3) for at most 1,000 points, twenty
+    times), so it pays if an evaluation costs more than about a millisecond. With ``cores=1`` ``step.surrogate`` is
+    afterwards that of the last chain; for any run, ``pk.scores.Values().fit(draws, log_density)`` fits one to
+    unconstrained draws and ``sample_stats["lp"]``.
 
-    Where a surrogate is far too low, as in the neck of a funnel, its moves never go, and chains look well mixed without
-    that region. At the last draw of a chain the ratios of the density to the surrogate are judged like importance
-    weights, by the Pareto shape of their tail, and a warning is given if a part of the posterior is likely to be
+    Surrogate moves never enter regions where the surrogate is far too low, as in the neck of a funnel, and chains look
+    well mixed without them. So at the last draw of a chain the ratios of the density to the surrogate are judged like
+    importance weights, by the Pareto shape of their tail; a warning says if a part of the posterior is likely to be
     missing.
 
     Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values.

@@ -38,43 +38,42 @@ def sample_surrogate(
     progressbar: bool = True,
     compile_kwargs: dict | None = None,
 ) -> xr.DataTree | tuple[xr.DataTree, pm.Model]:
-    """Draw from a posterior whose likelihood is so costly that a few hundred evaluations must do.
+    """Draw from a posterior whose likelihood is so costly that only a few hundred evaluations are affordable.
 
-    What is costly is learned, the rest of the model is known: black boxes as functions of their own inputs, as
-    :func:`emulate` does; where a model has none, its log likelihood as a function of all parameters, at most fifteen.
-    Rounds of PyMC's NUTS on what was learned say where to evaluate next. The result are draws of NUTS, with a statement
-    of how far they are from the posterior; or, on request, exact ones. For likelihoods that take a second or more; with
-    cheaper ones use :func:`sample_khmc`.
+    Only the costly part is learned: black boxes as functions of their own inputs, as in :func:`emulate`; if a model has
+    none, its log likelihood as a function of all parameters, at most fifteen. Rounds of PyMC's NUTS on the emulated
+    model decide where to evaluate next. The result is NUTS draws with an estimate of their distance from the posterior,
+    or exact draws on request. For likelihoods that take a second or more; for cheaper ones use :func:`sample_khmc`.
 
     Parameters
     ----------
     draws, chains : int
-        Of NUTS, or of particles (see Notes); they cost no evaluation. With ``exact`` a draw costs one.
+        Of NUTS, or of particles (see Notes); they cost no evaluation. With ``exact`` each draw costs one.
     evaluations : int
-        Of the model, at most, besides those of exact draws. Where all of the likelihood is learned about 50 (d + 2) for
-        d parameters, three times as many where it is noisy.
+        Largest number of evaluations of the model, besides those of exact draws. If all of the likelihood is learned,
+        take about 50 (d + 2) for d parameters, or three times as many if it is noisy.
     batch_size : int, optional
         Evaluations that are proposed together, besides those that explore; see :func:`emulate`.
     tolerance : float
-        It stops early once the distance is known to be below this. Zero: never.
+        Stop early once the distance is known to be below this. Zero: never.
     start : mapping, sequence of mappings, DataTree or ndarray (n, d), optional
-        First places: values by the names of variables, as in PyMC's ``initvals`` or from ``pm.find_MAP``, which others
-        around it are added to; or draws of the model; or an array on the unconstrained scale. By default the model's
-        initial point and draws of the prior.
+        First places: values by variable name, as in PyMC's ``initvals`` or from ``pm.find_MAP`` (places around them are
+        added); or draws of the model; or an array on the unconstrained scale. By default the model's initial point and
+        draws of the prior.
     executor : concurrent.futures.Executor or int, optional
-        None: in this process. A number: as many worker processes. Or any executor, of threads or processes, Dask's
+        None: in this process. A number: that many worker processes. Or any executor, of threads or processes, Dask's
         ``client.get_executor()``, MPI's. The places of a batch go to whichever worker is free.
     store : str or path, optional
-        Directory in which every evaluation is kept as it ends (extra ``store``); a run that was killed goes on with
-        them, and a longer one extends it; the best one is evaluated again, to see that the likelihood is the same.
-        Needs ``random_seed``.
+        Directory in which each evaluation is saved as it finishes (extra ``store``): a killed run resumes from it, and
+        a longer run extends it. The best place is evaluated again to check that the likelihood is the same. Needs
+        ``random_seed``.
     timeout : float, optional
         Seconds for one evaluation, which then counts as one without density; the first one of each worker, which
-        compiles, has two minutes more. In threads only a likelihood that comes back to Python can be ended.
+        compiles, has two minutes more. In threads only a likelihood that returns to Python can be stopped.
     exact : bool
-        Whether the draws are corrected: each proposal, of NUTS on what was learned, is accepted by the model itself.
+        Whether to correct the draws: NUTS on the emulated model proposes, and the true model accepts or rejects.
     return_fitted : bool
-        Return the emulated model, too: that of :func:`emulate`, or with a potential in place of the data.
+        Also return the emulated model: that of :func:`emulate`, or one with a potential in place of the data.
     model : pymc.Model, optional
         The model in context by default.
     random_seed : int or numpy.random.Generator, optional
@@ -85,10 +84,10 @@ def sample_surrogate(
     Returns
     -------
     xarray.DataTree, or with ``return_fitted`` a tuple of it and a pymc.Model
-        ``posterior`` and ``sample_stats`` as of ``pm.sample``, without deterministic variables that call a black box
-        where all of the likelihood is learned, and without statistics of NUTS where particles draw, see Notes;
+        ``posterior`` and ``sample_stats`` as from ``pm.sample``, without deterministic variables that call a black box
+        if all of the likelihood is learned, and without statistics of NUTS if particles draw (see Notes);
         ``evaluations`` (free variables, ``position`` on the unconstrained scale, ``log_density``, ``status``;
-        attributes count them, with the first error and how often a worker process died); ``round_stats``;
+        attributes hold counts, the first error and how often a worker process died); ``round_stats``;
         ``observed_data``, ``constant_data``.
 
     Raises
@@ -97,36 +96,35 @@ def sample_surrogate(
         For discrete variables.
     ValueError
         For settings out of range; where a log likelihood that is learned as a whole has more than fifteen parameters;
-        and where so few evaluations have a density that nothing can be learned; the text has the first error.
+        and where too few evaluations have a density to learn from; the message has the first error.
 
     Warns
     -----
     UserWarning
-        As :func:`emulate`, and ``pm.sample``.
+        As in :func:`emulate` and ``pm.sample``.
 
     Notes
     -----
-    ``sample_stats`` has besides the statistics of NUTS ``distance``, the total variation distance between the joint
-    distributions of the draws and the posterior, and ``effective_share``, that of importance weights, as
-    :class:`Emulation` has them; ``num_evaluations`` and ``num_failed``. Distances of marginal distributions are
-    smaller. They know of the region that was seen: both can miss a mode that is far away. Another ``random_seed``
-    begins elsewhere. ``round_stats`` has the same after each round.
+    Besides the statistics of NUTS, ``sample_stats`` has ``distance``, the total variation distance between the joint
+    distributions of the draws and the posterior, and ``effective_share``, that of importance weights, both as in
+    :class:`Emulation`; ``num_evaluations`` and ``num_failed``. Distances of marginal distributions are smaller. Neither
+    statistic covers more than the region that was seen, so both can miss a distant mode; another ``random_seed`` begins
+    elsewhere. ``round_stats`` has the same after each round.
 
-    Where NUTS chains stay in modes apart, the draws are of tempered particles, which weigh modes: for each chain a
-    population that knows nothing of the others. Exact draws are by NUTS all the same, and R-hat says where its chains
-    stay apart.
+    If NUTS chains stay in separate modes, tempered particles, which weigh modes, draw instead: an independent
+    population for each chain. Exact draws still come from NUTS, and R-hat shows if its chains stay apart.
 
-    Values that fail count as places without density. Draws are no nearer to such a place than to one with a density, so
-    that a posterior can end at a wall. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned with their
-    noise, from two estimates at each place. The same seed and batch size give the same evaluations, bit for bit, for
-    any executor and any number of workers. Interrupted, or with an executor that breaks, it returns draws by the rounds
-    that are finished.
+    Evaluations that fail count as places without density. No draw is nearer to such a place than to one with a density,
+    so a posterior can end at a wall. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned with their noise,
+    from two estimates at each place. The same seed and batch size give the same evaluations, bit for bit, for any
+    executor and any number of workers. If it is interrupted, or the executor breaks, it returns draws from the finished
+    rounds.
 
-    Exact draws are those of :class:`EmulatedNUTS`. From a store they come later, too: call it with the same arguments
-    and ``exact=True``. Three to six evaluations more, in this process, show the structure of the model at first.
+    Exact draws are those of :class:`EmulatedNUTS`. A store can give them later, too: call it with the same arguments
+    and ``exact=True``. At first, three to six more evaluations in this process show the structure of the model.
 
-    There is no evidence among the statistics: :func:`sample_smc` on the emulated model has it, where the
-    posterior of that model is close.
+    The statistics do not include the evidence: if the emulated posterior is close, use :func:`sample_smc` on the
+    emulated model.
 
     Examples
     --------

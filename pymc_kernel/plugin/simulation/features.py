@@ -24,8 +24,8 @@ _PATIENCE = 20  # epochs without a better validation loss
 class LearnedFeatures:
     """Network features psi(x) of observations that predict the embedding of the latents, for images and the like.
 
-    Minimizes tr(G (D - D Psi' (Psi D Psi' + lambda I)^-1 Psi D)): what is left of the latents' features after ridge
-    regression on psi, the regression solved in closed form (Xu et al. 2022, section 3.3). Use what ``fit`` returns as
+    Minimizes tr(G (D - D Psi' (Psi D Psi' + lambda I)^-1 Psi D)): the residual of the latents' features after ridge
+    regression on psi, solved in closed form (Xu et al. 2022, section 3.3). Use what ``fit`` returns as
     ``KernelBayesRule(observed_kernel=FeatureKernel(features))``.
 
     Parameters
@@ -41,7 +41,7 @@ class LearnedFeatures:
     num_epochs, batch_size, learning_rate
         Of Adam (Kingma and Ba 2015). A batch must be larger than ``num_features``.
     validation : float
-        Share of the pairs that is held out; after 20 epochs without a better loss there the best weights are kept.
+        Share of pairs held out; training stops after 20 epochs without a better loss there and keeps the best weights.
 
     Notes
     -----
@@ -72,7 +72,7 @@ class LearnedFeatures:
         latent : array_like (n, p)
         observed : array_like (n, q)
         weights : array_like (n,), optional
-            Of the pairs, as by importance; equal by default.
+            Of the pairs, such as importance weights; equal by default.
         rng : int or numpy.random.Generator, optional
         progressbar : bool
         """

@@ -33,29 +33,29 @@ def sample_kbr(
 ) -> xr.DataTree | tuple[xr.DataTree, FittedRule]:
     """Draw from the posterior of a model by kernel Bayes' rule, using only simulations of prior and data.
 
-    This is the published method, as a reference and for simulations that are there already: a kernel regression of the
-    parameters on the data. :func:`sample_likelihood_free` is nearer to the posterior on every task that both were
-    measured on, with fewer simulations, and says more about its errors. The likelihood is never evaluated; observed
+    This is the published method, a kernel regression of the parameters on the data, kept as a reference and for
+    existing simulations. :func:`sample_likelihood_free` is nearer to the posterior on every task where both were
+    measured, with fewer simulations, and says more about its errors. The likelihood is never evaluated; observed
     variables may be any that PyMC can draw, ``pm.Simulator`` included.
 
     Parameters
     ----------
     draws, chains : int
-        Draws of each chain; they are independent up to stratified resampling. Each chain comes from a fit of its own,
-        see Notes: sixteen, since how far fits lie apart is known poorly from four.
+        Draws of each chain are independent up to stratified resampling. Each chain comes from its own fit (see Notes):
+        sixteen, because four tell little about how far fits differ.
     simulations : xarray.DataTree, optional
         With the groups ``prior`` and ``prior_predictive``, as :func:`simulate` and ``pm.sample_prior_predictive``
         return it. By default ``num_simulations`` are made.
     num_simulations : int
     summary : callable or dict, optional
         A function of the observed variable's array that returns a vector, as in :func:`KernelABC`; where the model has
-        several observed variables, a dictionary from their names to such functions. A variable without one keeps the
+        several observed variables, a dictionary from their names to such functions. A variable without one uses the
         summary of its block (:func:`KernelABC` and the like; ``sum_stat`` of ``pm.Simulator``), or else all its data,
         flattened, which suits up to some dozens of numbers.
     estimator : KernelBayesRule, optional
         With settings of your own.
     return_fitted : bool
-        Return the rule fitted to all simulations, too, which has posteriors for other observations.
+        Also return the rule fitted to all simulations, which gives posteriors for other observations.
     executor : concurrent.futures.Executor or int, optional
         For the simulations, as in :func:`simulate`. For long runs call :func:`simulate` with a store and limits, and
         pass its result as ``simulations``.
@@ -78,33 +78,33 @@ def sample_kbr(
 
     Notes
     -----
-    Draws are the posterior mean by kernel regression plus residuals of the simulations, which have the weights of the
-    rule at the data, cut at zero; each is smoothed by a normal distribution of its own width, which leave-one-out
-    likelihood chooses, and mean and covariance are kept. The regression is fitted to all simulations, and to half, a
-    quarter and so on of them, those nearest to the data by the fit before, as long as three remain for each of the
-    rule's features (900 by default). The fit that best predicts the 200 nearest simulations, each by all others, is
-    kept. Draws are made on the unconstrained scale, so none leaves the prior's support.
+    Draws are the posterior mean by kernel regression plus residuals of the simulations, weighted by the rule at the
+    data, cut at zero. Each is smoothed by a normal distribution of its own width, which leave-one-out likelihood
+    chooses, keeping mean and covariance. The regression is fitted to all simulations, then to the half, quarter and so
+    on nearest to the data by the previous fit, as long as three remain for each of the rule's features (900 by
+    default). The fit that best predicts the 200 nearest simulations, each by all others, is kept. Draws are made on the
+    unconstrained scale, so none leaves the prior's support.
 
-    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap). So means of chains lie as far
-    apart as the error of learning is large: R-hat shows it, and ``learning_error`` says it. The Monte Carlo errors of
-    ``az.summary`` are smaller, those of the mean of all chains. Effective sizes count draws, not simulations. With
-    ``chains=1`` the fit has equal weights.
+    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap), so means of chains differ by
+    the error of learning: R-hat shows it, and ``learning_error`` measures it. The Monte Carlo errors of ``az.summary``
+    are smaller: they are of the mean of all chains. Effective sizes count draws, not simulations. With ``chains=1`` the
+    fit has equal weights.
 
     Sample statistics: ``typicality``, the share of simulations in regions at least as sparse as that of the
-    observation; ``num_effective``, the effective number of simulations that the draws come from; ``learning_error``,
-    the largest standard deviation of a posterior mean between sixteen fits to resampled simulations, in posterior
-    standard deviations, and ``spread_learning_error`` that of the spreads, in parts of them; ``second_opinion_shift``
-    and ``second_opinion_spread``, means and standard deviations by a likelihood learned from 2,000 of the same
-    simulations, less and over those of the posterior, in its standard deviations, ``second_opinion_outside``, the share
-    of the posterior where that likelihood is as low as for one in a hundred of its own draws, and
+    observation; ``num_effective``, the effective number of simulations behind the draws; ``learning_error``, the
+    largest standard deviation of a posterior mean between sixteen fits to resampled simulations, in posterior standard
+    deviations, and ``spread_learning_error``, the same for log spreads; by a likelihood learned from 2,000 of the same
+    simulations, ``second_opinion_shift``, its means minus those of the posterior, in standard deviations of the latter,
+    ``second_opinion_spread``, the ratio of its standard deviations to the posterior's, ``second_opinion_outside``, the
+    share of the posterior where that likelihood is as low as for one in a hundred of its own draws, and
     ``second_opinion_effective``, the effective number of simulations that it gives weight to; ``num_failed``,
     simulations with NaN or infinite numbers; ``num_local``, simulations in the fit that is kept; its ``regularization``
-    and ``rank``. One warning lists what speaks against the posterior.
+    and ``rank``. One warning lists all reasons to distrust the posterior.
 
-    **What it cannot know.** A posterior can be right on average over all data near these and still be wider than the
-    exact one, or shifted for these data: the regression has then not used all that the data say, and no check by
-    held-out simulations sees it. It is the usual error here, with many summaries above all, and the reason for the
-    second opinion, whose own errors count, too. The page on kernel Bayes' rule says how often which was right.
+    **What it cannot detect.** A posterior can be right on average over similar data and still be too wide, or shifted,
+    for these: no check by held-out simulations shows it. This is the usual error here, above all with many summaries,
+    and the reason for the second opinion, which errs, too. The page on kernel Bayes' rule says how often which was
+    right.
 
     Examples
     --------

@@ -56,33 +56,33 @@ def sample_likelihood_free(
 ) -> xr.DataTree | tuple[xr.DataTree, LocalLikelihood]:
     """Draw from the posterior of a model that can only be simulated, by a likelihood learned from its simulations.
 
-    The distribution of the summaries given the parameters is learned by kernel regression: their means, spreads and
-    dependence are smooth functions of the parameters. Its value at the data is a likelihood, which particles sample,
-    together with the prior that the model states. For simulators with noise, where the data pin the parameters down,
-    it needs far fewer simulations than methods that learn the posterior (:func:`sample_kbr`).
+    Kernel regression learns the distribution of the summaries given the parameters: means, spreads and dependence as
+    smooth functions of the parameters. Its density at the data is the likelihood; particles sample the posterior under
+    the model's prior. For noisy simulators whose data pin the parameters down, it needs far fewer simulations than
+    methods that learn the posterior (:func:`sample_kbr`).
 
     Parameters
     ----------
     draws, chains : int
-        Draws, independent particles, of each chain, which has a likelihood of its own (Notes). By eight chains it is
-        known to a quarter how far such likelihoods lie apart, by four to two fifths.
+        Draws (independent particles) of each chain, which has its own likelihood (see Notes). Eight chains show to
+        within a quarter how far such likelihoods differ, four to within two fifths.
     num_simulations : int
         In all rounds together.
     rounds : int, optional
-        After the first, parameters are simulated where the learned likelihood, raised to a power that the simulations
-        so far can bear, says that the posterior is. By default up to five rounds, fewer where nothing changes any more.
+        Later rounds simulate where the learned likelihood, raised to a power that the simulations so far support, puts
+        the posterior. By default up to five rounds, fewer once nothing changes any more.
     summary : callable or dict, optional
         A function of the observed variable's array that returns a vector, as in :func:`sample_kbr`. A few to some
-        dozens of numbers, whose distribution at given parameters has one hump or few.
+        dozens of numbers, whose distribution at given parameters has one or a few modes.
     estimator : pymc_kernel.likelihood_free.LearnedLikelihood, optional
         With settings of your own.
     return_fitted : bool
-        Return the learned log likelihood of the data, too: a function of parameters (n, d) on the unconstrained scale.
+        Also return the learned log likelihood of the data: a function of parameters (n, d) on the unconstrained scale.
     executor : concurrent.futures.Executor or int, optional
         For the simulations, as in :func:`simulate`.
     store : str or path, optional
-        Directory in which each round's simulations are kept, batch by batch (extra ``store``); a run that was killed
-        goes on with them. Needs ``random_seed``.
+        Directory in which each round's simulations are saved, batch by batch (extra ``store``), so that a killed run
+        can resume. Needs ``random_seed``.
     model : pymc.Model, optional
         The model in context by default.
     random_seed : int or numpy.random.Generator, optional
@@ -97,50 +97,49 @@ def sample_likelihood_free(
     Raises
     ------
     ValueError
-        For a model without observed variables, with discrete free ones, with a prior that has no density, and where so
-        many simulations failed that nothing can be learned.
+        For a model without observed variables, with discrete free ones, with a prior that has no density, and where too
+        few simulations succeeded to learn from.
 
     Notes
     -----
     Statistics of a round: ``num_simulations``, ``num_failed``, ``num_near`` (simulations of all rounds that it learned
-    from), ``power`` of the likelihood where it simulated, ``effective`` number of earlier simulations there,
-    ``change`` of the posterior (symmetric divergence, in nats), ``place`` (probability of summaries that are less
-    likely than the data's, given posterior draws), ``held_out_coverage`` (share of held-out simulations in the region
-    that should hold 95 %), ``correlation`` of the particles before and after their last moves. ``sample_stats`` has
-    those of the last round, and ``log_evidence`` of each chain by its likelihood.
+    from), ``power`` of the likelihood where it simulated, ``effective`` number of earlier simulations there, ``change``
+    of the posterior (symmetric divergence, in nats), ``place`` (posterior predictive probability of summaries less
+    likely than the data's), ``held_out_coverage`` (share of held-out simulations in the region that should hold 95 %),
+    ``correlation`` of the particles before and after their last moves. ``sample_stats`` has those of the last round,
+    and each chain's ``log_evidence`` under its likelihood.
 
     |unseen mode|
 
-    Each chain has a likelihood of its own, learned anew from all simulations with random weights (Bayesian bootstrap),
-    so means of chains lie as far apart as the posterior is known badly, and R-hat shows it. The Monte Carlo errors of
-    ``az.summary`` are smaller: they are those of the mean of all chains, which is no better known than one of them.
-    Effective sizes count draws, not simulations. With ``chains=1`` it is the best one.
+    Each chain has its own likelihood, learned anew from all simulations with random weights (Bayesian bootstrap), so
+    means of chains differ by the error of learning, and R-hat shows it. The Monte Carlo errors of ``az.summary`` are
+    smaller: they are of the mean of all chains, which is no more accurate than one of them. Effective sizes count
+    draws, not simulations. With ``chains=1`` the best likelihood is used.
 
-    A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: where
-    a round simulates, an effective number of 5 d + 10 of the simulations before it, and 1.5 % of them, must count.
-    Interrupted, it returns the posterior by the rounds that are finished.
+    A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: an
+    effective number of at least 5 d + 10 earlier simulations, and 1.5 % of them, must count where a round simulates. An
+    interrupt returns the posterior from the finished rounds.
 
-    The data were observed, so the simulator that made them did not fail: where some simulations fail, the probability
-    of that, given the parameters, is learned by a regression on the same features (logit or complementary log-log link,
-    whichever is likelier), and the likelihood has the probability of not failing as a factor. Where the data are whole
-    numbers that many simulations share (all failures, no event at all, rounded numbers), the probability of just these
-    data is learned likewise, and stands for their density where held-out simulations are in favor.
+    If some simulations fail, the probability of failure given the parameters is learned by a regression on the same
+    features (logit or complementary log-log link, whichever is likelier). The likelihood is multiplied by the
+    probability of not failing, because the data were observed. If the data are whole numbers that many simulations
+    share (all failures, no event at all, rounded numbers), the probability of exactly these data is learned likewise,
+    and replaces their density if held-out simulations favor it.
 
-    Summaries that are linear functions of those before them, such as copies, sums, or the last of several counts with a
-    total, are left out: given the others they say nothing.
+    Summaries that are linear functions of earlier ones, such as copies, sums, or the last of several counts with a
+    total, are left out: they add no information.
 
-    At the end the simulations are left out by fifths. ``learning_error`` is the standard error of the posterior means
-    by the simulations that there are (jackknife, in posterior standard deviations; the largest). ``held_out_shift`` and
-    ``held_out_spread`` are of the simulations most like the data, an effective ``num_held_out`` of them: how many
-    posterior standard deviations their true parameters lie above the learned mean, and how many times as far as their
-    posteriors say they spread (simulation-based calibration, of the 200 data sets whose posteriors overlap most with
-    the observation's; the parameter that is worst). ``outside`` is the share of the
-    posterior outside of where the last round simulated.
+    Final checks leave out a fifth of the simulations at a time. ``learning_error`` is the largest standard error of a
+    posterior mean due to the limited number of simulations (jackknife, in posterior standard deviations).
+    ``held_out_shift`` and ``held_out_spread`` are simulation-based calibration on the 200 data sets whose posteriors
+    overlap most with the observation's, an effective ``num_held_out`` of them: how many posterior standard deviations
+    true parameters lie above the learned mean, and how many times as far they spread as posteriors say, each for the
+    worst parameter. ``outside`` is the share of the posterior outside of where the last round simulated.
 
-    One warning says all that speaks against the posterior: data in an unlikely place, held-out simulations outside of
+    One warning lists all reasons to distrust the posterior: data in an unlikely place, held-out simulations outside of
     their regions, a standard error of a mean above .5, posteriors of simulations like the data that are shifted, too
-    narrow or too wide, or whose 5 % and 95 % quantiles have another share of the true parameters beyond them, a
-    likelihood that was not yet used in full.
+    narrow, too wide or have the wrong share of true parameters beyond their 5 % and 95 % quantiles, and a power below
+    one in the last round.
 
     Memory grows with the simulations; a fit costs O(n p^2) for p some hundred features, seconds at n = 10,000.
 

@@ -40,12 +40,12 @@ def sample_abc(
     Parameters
     ----------
     draws : int, optional
-        In each chain; as many as are accepted by default. Accepted simulations are resampled by their weights.
+        In each chain; by default as many as are accepted. Accepted simulations are resampled by their weights.
     chains : int
-        Each from accepted simulations with random weights (a Bayesian bootstrap), as in :func:`sample_kbr`, so that
-        means of chains lie apart as far as their number makes them. A single chain has their own weights.
+        Each from accepted simulations with random weights (a Bayesian bootstrap), as in :func:`sample_kbr`, so means of
+        chains differ by the error that their limited number leaves. A single chain uses their own weights.
     quantile : float
-        Share of the simulations that is accepted, in (0, 1]; at least ten for each coefficient of the adjustment.
+        Share of the simulations to accept, in (0, 1], but at least ten for each coefficient of the adjustment.
     adjust : bool
         Move accepted parameters to the data by a local linear regression on the summaries (Beaumont, Zhang and Balding
         2002), on the unconstrained scale, with larger weights for nearer simulations.
@@ -68,8 +68,8 @@ def sample_abc(
 
     Notes
     -----
-    One warning says whether the data are outside of what was simulated, whether few simulations count, whether the
-    means depend on which simulations there are, and whether a likelihood learned from them disagrees.
+    One warning covers data outside of what was simulated, a small effective number of simulations, means that depend on
+    which simulations were made, and disagreement with a likelihood learned from them.
 
     Examples
     --------

@@ -55,21 +55,21 @@ def simulate(
     draws : int, optional
         1000 by default; with ``given``, as many as there are.
     given : xarray.Dataset or DataTree, optional
-        Parameters to simulate at in place of draws of the prior, with the dimensions ``chain`` and ``draw``:
-        ``idata["posterior"]``, say. Their chains are put one after the other.
+        Parameters to simulate at instead of draws of the prior, with the dimensions ``chain`` and ``draw``:
+        ``idata["posterior"]``, say. Their chains are concatenated.
     executor : concurrent.futures.Executor or int, optional
-        None: in this process. A number: as many worker processes, replaced when they die. Or any executor, of threads
+        None: in this process. A number: that many worker processes, replaced when they die. Or any executor, of threads
         or processes, Dask's ``client.get_executor()``, MPI's.
     store : str or path, optional
         Directory of a zarr store (extra ``store``). Each batch is kept there as it finishes. An existing store is
         resumed, and extended if more draws are asked for than it holds.
     batch_size : int, optional
         Draws for each task and chunk of the store; by default a hundredth of the draws, 1000 at most. A batch should
-        last a second or more. The draws depend on it, as on the seed.
+        last a second or more. The draws depend on it as well as on the seed.
     timeout : float, optional
         Seconds for one draw. A simulator in compiled code that never returns to Python cannot be stopped.
     retries : int
-        How many times a draw that timed out, and a batch whose worker failed, are tried again.
+        How often to retry a draw that timed out, or a batch whose worker failed.
     max_failures : float
         Share of failed draws above which a warning is given.
     max_in_flight : int, optional
@@ -96,7 +96,7 @@ def simulate(
     Raises
     ------
     ValueError
-        For a store made with another model, seed or batch size; the text says what differs.
+        For a store made with another model, seed or batch size; the message says what differs.
 
     Notes
     -----
