@@ -4,8 +4,12 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
+from pytensor import wrap_py
+from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.elemwise import Elemwise
 
+import pymc_kernel as pk
+from pymc_kernel.plugin.emulation.chains import density_and_gradient
 from pymc_kernel.plugin.model import interpreter
 
 X = np.concatenate([np.random.default_rng(1).normal(0.0, 20.0, 300), [0.0, -1e300, 1e300, -1e-20, np.inf, -np.inf]])
@@ -54,3 +58,42 @@ def test_functions_can_be_sent_to_workers():
     function = pytensor.function([x], pt.softplus(x), mode=interpreter.STABLE)
     again = cloudpickle.loads(cloudpickle.dumps(function))
     np.testing.assert_array_equal(again(X), function(X))
+
+
+@pytest.fixture
+def reordered(monkeypatch):
+    """Whether Numba may reorder sums, of each graph that is compiled to machine code."""
+    found, convert = [], NumbaLinker.fgraph_convert
+
+    def noted(self, *args, **kwargs):
+        found.append(pytensor.config.numba__fastmath)
+        return convert(self, *args, **kwargs)
+
+    monkeypatch.setattr(NumbaLinker, "fgraph_convert", noted)
+    return found
+
+
+def test_machine_code_adds_in_order(reordered):
+    """Else a second process, whose parts come from a cache, has other bits, and so other draws."""
+    with pm.Model() as model:
+        x = pm.Normal("x", shape=3)
+        pm.Normal("y", x.sum(), 1.0, observed=1.0)
+    before = pytensor.config.numba__fastmath
+    with pytensor.config.change_flags(mode="NUMBA"):
+        density_and_gradient(model, tempered=True)
+        interpreter.of_vector(model, model.value_vars, model.initial_point(), [model.logp()], {})
+    assert reordered
+    assert not any(reordered)
+    assert pytensor.config.numba__fastmath is before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", ["sample_surrogate", "sample_khmc", "sample_smc", "sample_pmc"])
+def test_no_call_compiles_sums_in_another_order(call, reordered):
+    with pm.Model():
+        x = pm.Normal("x", shape=2)
+        level = wrap_py([pt.dvector], [pt.dvector])(np.tanh)(x)
+        pm.Normal("y", level, 0.3, observed=[0.4, -0.2])
+        size = {"sample_surrogate": {"evaluations": 40}, "sample_khmc": {"draws": 50}}.get(call, {"draws": 1000})
+        getattr(pk, call)(**size, random_seed=1, progressbar=False)
+    assert not any(reordered)

@@ -10,6 +10,7 @@ import numpy as np
 import pymc as pm
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
+from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 from pymc_kernel.rounds.particles import ParticleSampler
@@ -93,7 +94,8 @@ class Chains:
     def tempered(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
         """Return chains of the same model, whose likelihood has a power of its own, see :meth:`set_power`."""
         others = copy(self)
-        others._function = self._function.copy()
+        with compiling():
+            others._function = self._function.copy()
         others._function.set_extra_values({})
         others.begin(starts, variances, rng)
         return others
@@ -153,7 +155,8 @@ class Chains:
 
 def density_and_gradient(model: pm.Model, tempered: bool = False):
     """Return the function that PyMC's NUTS calls, of one vector, which does not check it at each call."""
-    function = model.logp_dlogp_function(ravel_inputs=True, tempered=tempered)
+    with compiling():
+        function = model.logp_dlogp_function(ravel_inputs=True, tempered=tempered)
     function._pytensor_function.trust_input = True
     return function
 

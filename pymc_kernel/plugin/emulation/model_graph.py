@@ -7,7 +7,6 @@ part can be learned by itself, the log likelihood becomes one black box of all p
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from threading import Lock
 
 import numpy as np
 import pymc as pm
@@ -25,10 +24,10 @@ from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
 from pymc_kernel.plugin.emulation.black_boxes import has_gradient
+from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.unconstrained import observed_values
 
 _NAME = "log_likelihood"
-_COMPILING = Lock()  # PyTensor changes flags while it compiles; threads would leave each other's behind
 
 
 class _HiddenInitialValues(dict):
@@ -184,7 +183,7 @@ class LogLikelihoodOp(Op):
 
     def perform(self, node, inputs, output_storage):
         """Evaluate it; NaN counts as a likelihood of zero, as in PyMC."""
-        with _COMPILING:  # at the first call
+        with compiling():  # at the first call
             function = self._function
         found = float(function(*inputs))
         self.is_compiled = True

@@ -25,7 +25,7 @@ from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
-from pymc_kernel.plugin.model.interpreter import by_numpy
+from pymc_kernel.plugin.model.interpreter import by_numpy, compiling
 
 # Compiles in milliseconds in every worker. The calls of a Python simulator outweigh the rest.
 _QUICK = by_numpy(Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_compile"], exclude=["BlasOpt"])))
@@ -81,7 +81,8 @@ class ForwardSampler:
             variable.set_value(np.random.Generator(np.random.PCG64(0)), borrow=True)
 
     def _compile(self, inputs, outputs):
-        function = pymc_compile(inputs, outputs, **self._kwargs)
+        with compiling():
+            function = pymc_compile(inputs, outputs, **self._kwargs)
         _own_constants(function)
         function.trust_input = True
         return function

@@ -15,7 +15,7 @@ from pytensor.tensor.type import TensorType
 
 from pymc_kernel.likelihood_free import Workers
 from pymc_kernel.plugin.model.estimated import drawing_noise, estimated_terms
-from pymc_kernel.plugin.model.interpreter import DRAWS_AT_A_TIME, QUICK, of_vector
+from pymc_kernel.plugin.model.interpreter import DRAWS_AT_A_TIME, QUICK, compiling, of_vector
 from pymc_kernel.plugin.model.remote import Remote
 
 _LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
@@ -156,7 +156,7 @@ def _vectorized(model, outputs, point, kwargs):
             part = part.reshape((many.shape[0], *shape))
         parts[value] = pt.specify_shape(part, (None, *shape)).astype(value.dtype)
         start = stop
-    with model:
+    with model, compiling():
         function = pymc_compile([many], vectorize_graph(outputs, parts), **kwargs)
     function.trust_input = True
     return function

@@ -15,7 +15,7 @@ from pymc.logprob.basic import transformed_conditional_logp
 
 from pymc_kernel.mcmc.chain_checks import KnownPlaces, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
-from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED, over_draws
+from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED, compiling, over_draws
 from pymc_kernel.plugin.model.unconstrained import split_positions, unconstrained_draws, value_shapes
 from pymc_kernel.smc.weights import normalized
 
@@ -87,7 +87,8 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
 
     @cache
     def one_by_one():
-        return model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
+        with compiling():
+            return model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
 
     is_vectorized = True
 

@@ -9,9 +9,8 @@ from weakref import WeakValueDictionary
 import cloudpickle
 from pytensor.compile.ops import FromFunctionOp
 
-# PyTensor sets its mode, one for the process, while it compiles, and restores it: two threads that overlap would
-# leave the quick mode of these functions behind for every model of the session.
-_COMPILING = threading.Lock()
+from pymc_kernel.plugin.model.interpreter import compiling
+
 _HERE = WeakValueDictionary()  # by key, what this process has made or was sent
 _LAST = []  # of these, the one that a worker was sent last, which the next task will ask for
 
@@ -41,7 +40,7 @@ class Remote:
     def here(self):
         """Return the object of this thread."""
         if not hasattr(self._own, "made"):
-            with _COMPILING:
+            with compiling():
                 # The thread that made this has the parts; so does a process that is forked from it.
                 is_maker = self._payload is None or self._maker == threading.get_ident()
                 self._own.made = (self._make if is_maker else cloudpickle.loads(self._payload))()
