@@ -714,7 +714,7 @@ SEARCH = {
     "least certain draws": {f"{_OF_SEARCH}._most_uncertain": lambda self: np.empty((0, self.initial.size))},
     "predicted from others": {f"{_OF_SEARCH}._held_out_distance": lambda self: 0.0},
     "particles": {f"{_OF_SEARCH}._weigh_modes": lambda *given: False},
-    "particles: on the way": {"plugin.emulation.particles.Particles.know_the_way": True},
+    "particles: on the way": {"plugin.emulation.chains.Particles.know_the_way": True},
     "particles: what they lack": {"plugin.emulation.search.share_beyond": lambda *given: 0.0},
 }
 SEARCHED = {

@@ -41,7 +41,14 @@ def test_every_script_has_a_parser_and_a_place_for_its_tables(name):
             assert text.count(f"<!-- {table.marker} -->") == text.count(f"<!-- /{table.marker} -->") == 1, table.marker
 
 
-PARTS = (ablations.STEIN, ablations.KHMC, ablations.LIKELIHOOD, *ablations.PARTICLES.values())
+PARTS = (
+    ablations.STEIN,
+    ablations.KHMC,
+    ablations.LIKELIHOOD,
+    ablations.OUTPUTS,
+    ablations.SEARCH,
+    *ablations.PARTICLES.values(),
+)
 OF_RULES = [{k.removeprefix("pymc_kernel."): v for k, v in of.items()} for of in ablation_kbr.MECHANISMS.values()]
 
 
