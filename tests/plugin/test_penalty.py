@@ -152,6 +152,9 @@ def test_on_average_so_much_is_lost_by_errors(likelihood, monkeypatch):
         assert levels[0] - levels[1] == pytest.approx(expected, rel=1e-4, abs=1e-6)
         largest = max(largest, expected)
     assert largest > 0.1
+    search.particles = "some"  # they look for the modes that it lacks
+    assert search.learn()
+    assert (search.fits[0][4] == 0.0).all()
 
 
 def test_no_draw_is_where_nothing_was_evaluated():

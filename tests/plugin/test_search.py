@@ -79,6 +79,19 @@ def test_last_evaluations_are_learned_where_that_is_no_worse_and_tell_of_the_bes
     assert search.has_ended is has_ended
 
 
+def test_a_search_does_not_end_before_modes_that_may_be_there_were_evaluated():
+    """What chains without the penalty found last is told by one evaluation each."""
+    search = search_with([(0.01, 0.02, 1.0)] * 2, tolerance=0.05)
+    search.best, search.is_confirmed = search.rounds[-1], True
+    search.fits, search.draws = "new", "theirs"
+    let_it_be_off(search, 0.03, 1.02)
+    search.challengers.apart = np.array([[4.0]])
+    assert not search._take_in_all()
+    assert search.best_fits == "new"
+    search.challengers.forget()
+    assert search._take_in_all()
+
+
 @pytest.mark.parametrize("held_out", [0.01, 0.3])
 def test_the_distance_is_also_that_at_all_places_like_the_draws(held_out, monkeypatch):
     """Whether or not anything is learned after these."""

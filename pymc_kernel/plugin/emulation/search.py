@@ -171,8 +171,9 @@ class Search:
     def _take_in_all(self) -> bool:
         """Compare what is learned with the last evaluations, which no fresh draws come after, with the best so far.
 
-        By all places like the draws, each predicted from others, by chains from elsewhere, and by R-hat. Return whether
-        it is no worse; then it is the best. Where its chains do not agree, nothing is confirmed.
+        By all places like the draws, each predicted from others, by chains from elsewhere, and by R-hat. If it is no
+        worse, it is the best. Where its chains do not agree, nothing is confirmed. Return whether the search may end:
+        not while chains from elsewhere end in modes that may be there and that were not evaluated.
         """
         if self.best is None or self.fits is None:
             return False
@@ -185,7 +186,7 @@ class Search:
             self.best_is_by_particles = self.by_particles
             self.best = self.best._replace(rhat=self.rhat)
         self.best = self.best._replace(distance=max(self.best.distance, self.held_out))
-        return is_best
+        return is_best and not len(self.challengers.apart)
 
     @cached_property
     def chains(self) -> Chains:
@@ -468,8 +469,9 @@ class Search:
         steps = []
         for part, (of_part, *_), own in zip(self.unknown.parts, fits, curvatures, strict=True):
             if part.is_row_of_outputs:
-                # Before a search has draws of the posterior it has to go where nothing was evaluated.
-                reach = 0.0 if self._is_poor else of_part[0].reach
+                # Before a search has draws of the posterior, or all modes, it has to go where nothing was evaluated.
+                explores = self._is_poor or self.particles is not None
+                reach = 0.0 if explores else of_part[0].reach
                 steps.append(reach * self.rng.choice([-1.0, 1.0], (1, len(of_part[0].reach))))
             elif part.is_term:
                 steps.append(np.array([[np.sqrt((of_part[f].directions ** 2).sum())] for f in part.functions]))
