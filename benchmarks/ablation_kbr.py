@@ -151,7 +151,7 @@ _WIDTHS, _RULE = f"{_EMBEDDINGS}.kernel_mean._leave_one_out_widths", f"{_EMBEDDI
 #: Mechanism -> what stands in place of names when it is off.
 MECHANISMS = {
     "linear part of the kernel": {f"{_EMBEDDINGS}.fitted_rule.Sum": lambda kernels: kernels[0]},
-    "observations clipped": {f"{_EMBEDDINGS}.fitted_rule._MAX_SCALED_DISTANCE": np.inf},
+    "observations clipped": {f"{_EMBEDDINGS}.fitted_rule.MAX_SCALED_DISTANCE": np.inf},
     "evidence, not leaving one out": {f"{_EMBEDDINGS}.bayes_rule.most_evidence": least_error},
     "fit near the data": {f"{_RULE}.near": lambda self, observed, rng: self},
     "choice of the fit": {f"{_RULE}.normal_score": lambda self, cases: -len(self.latent)},

@@ -7,14 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_kernel.embeddings.inputs import median_scales, resolved, robust_scales, scales_of
+from pymc_kernel.embeddings.inputs import MAX_SCALED_DISTANCE, median_scales, resolved, robust_scales, scales_of
 from pymc_kernel.embeddings.kernel_mean import KernelMean, resample, smoothed_draws
 from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize, folds
 from pymc_kernel.kernels import Gaussian, Linear, Sum
 from pymc_kernel.kernels.points import as_points, check_between
 from pymc_kernel.parallel import one_blas_thread
 
-_MAX_SCALED_DISTANCE = 10.0  # robust z-scores at which observations are clipped for the default kernel
 _NUM_CASES = 200  # that a rule near an observation is to predict
 _POINTS_A_FEATURE = 3  # that a rule near an observation keeps for each feature
 LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
@@ -50,7 +49,7 @@ class ObservedFeatures:
     def placed(self, rows: np.ndarray) -> np.ndarray:
         """Return observations (m, q) as the kernel gets them."""
         # A simulation with extreme values would dominate a linear kernel's trace, and leave no rank to the others.
-        return np.clip(self.scaled(rows), -_MAX_SCALED_DISTANCE, _MAX_SCALED_DISTANCE) if self.is_default else rows
+        return np.clip(self.scaled(rows), -MAX_SCALED_DISTANCE, MAX_SCALED_DISTANCE) if self.is_default else rows
 
     def as_rows(self, observed) -> np.ndarray:
         """Return observations (m, q) from an array (m, q), or (q,) for one."""

@@ -14,6 +14,7 @@ import xarray as xr
 from pymc_kernel.embeddings.inputs import typicality
 from pymc_kernel.likelihood_free.estimates import normality_errors
 from pymc_kernel.plugin.model.estimated import normal_blocks
+from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.log_density import LogDensity, compile_log_density
 from pymc_kernel.plugin.model.unconstrained import coordinate_names, unconstrained_draws
 
@@ -94,7 +95,8 @@ def check_learned(model: pm.Model, posterior, rng: np.random.Generator) -> list[
     for rv in blocks:
         learned = rv.tag.learned
         theta, rows = rv.owner.op.dist_params(rv.owner)
-        parameters_at = model.compile_fn([theta], inputs=model.free_RVs, point_fn=False, on_unused_input="ignore")
+        with compiling():
+            parameters_at = model.compile_fn([theta], inputs=model.free_RVs, point_fn=False, on_unused_input="ignore")
         rows = rows.eval()
         shape = np.broadcast_shapes(rows.shape[:-1], tuple(theta.shape[:-1].eval()))
         rows = np.broadcast_to(rows, (*shape, learned.num_summaries)).reshape(-1, learned.num_summaries)

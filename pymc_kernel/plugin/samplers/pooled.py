@@ -20,6 +20,7 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.model.estimated import normal_blocks
+from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.progress import progress_bar
@@ -357,5 +358,6 @@ def _constrained(model, step, positions) -> list[dict]:
     points = [DictToArrayBijection.rmap(where._replace(data=p.astype(where.data.dtype))) for p in positions]
     names = [rv.name for rv in model.free_RVs]
     outputs = [v for v in model.unobserved_value_vars if v.name in names]
-    function = model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore")
+    with compiling():
+        function = model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore")
     return [{v.name: value for v, value in zip(outputs, function(point), strict=True)} for point in points]
