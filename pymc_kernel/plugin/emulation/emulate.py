@@ -110,7 +110,9 @@ def emulate(
     start : mapping, sequence of mappings, DataTree or ndarray (n, d), optional
         First places: values by variable name, as in PyMC's ``initvals`` or from ``pm.find_MAP`` (places around them are
         added); or draws of the model; or an array on the unconstrained scale. By default draws of the model with the
-        cheap versions, if all black boxes have one in ``coarse``; else the model's initial point and prior draws.
+        cheap versions, if all black boxes have one in ``coarse``; else the model's initial point and prior draws: for
+        outputs ten for each input of the largest function, divided by how many rows an evaluation gives of it, but at
+        most half of ``evaluations``.
     coarse : mapping, optional
         Cheap versions of black boxes, by the operators that ``wrap_py`` returned: functions from tensors to tensors
         with gradients, such as a solver with few steps. Only their error is learned.
@@ -322,6 +324,8 @@ def learn(
     size = batch_size or search.unknown.batch_size
     if start is None:
         start = search.coarse_places(prior, size)
+    if start is None:
+        size = max(size, min(search.unknown.design_size, evaluations // (2 * search.repeats)))
     start = first_places(model, prior, start, size - 1, search.rng)
     if evaluations <= (first := search.repeats * len(start)):
         raise ValueError(f"{evaluations} {TOO_FEW}: the first places take {first}, and later ones measure.")

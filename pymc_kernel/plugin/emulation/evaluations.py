@@ -53,7 +53,8 @@ class Evaluations:
             if not np.array_equal(self._array("position")[0, first + i], position):
                 raise ValueError(
                     "the store holds evaluations at other places: it was made with another model, seed, batch size or "
-                    "start. Give another path, or the old settings."
+                    "start, or with so few evaluations that there were fewer first places. Give another path, or the "
+                    "old settings."
                 )
             progress()
         # All places of a batch go to an executor that was given: it may have any number of workers.

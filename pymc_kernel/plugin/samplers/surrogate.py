@@ -59,14 +59,14 @@ def sample_surrogate(
     start : mapping, sequence of mappings, DataTree or ndarray (n, d), optional
         First places: values by variable name, as in PyMC's ``initvals`` or from ``pm.find_MAP`` (places around them are
         added); or draws of the model; or an array on the unconstrained scale. By default the model's initial point and
-        draws of the prior.
+        draws of the prior, as many as :func:`emulate` takes.
     executor : concurrent.futures.Executor or int, optional
         None: in this process. A number: that many worker processes. Or any executor, of threads or processes, Dask's
         ``client.get_executor()``, MPI's. The places of a batch go to whichever worker is free.
     store : str or path, optional
         Directory in which each evaluation is saved as it finishes (extra ``store``): a killed run resumes from it, and
-        a longer run extends it. The best place is evaluated again to check that the likelihood is the same. Needs
-        ``random_seed``.
+        a longer run with as many first places extends it. The best place is evaluated again to check that the
+        likelihood is the same. Needs ``random_seed``.
     timeout : float, optional
         Seconds for one evaluation, which then counts as one without density; the first one of each worker, which
         compiles, has two minutes more. In threads only a likelihood that returns to Python can be stopped.
