@@ -9,8 +9,11 @@ from pytensor import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.challengers import Challengers
+from pymc_kernel.plugin.emulation.emulate import learn
 from pymc_kernel.plugin.emulation.emulation import Round
+from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
+from pymc_kernel.plugin.emulation.structure import unknown_of
 from tests.plugin.models import learned_at
 
 
@@ -224,3 +227,54 @@ def test_several_rows_are_learned_along_their_inputs(rng):
         pm.Normal("y", pt.stack([waves(x[0]), waves(x[1])]), 0.3, observed=np.full((2, 2), 0.5))
     search = learned_at(model, rng.standard_normal((30, 6)))
     assert np.array_equal(search.fits[0][0][0].rotation, np.eye(3))
+
+
+TIMES = np.arange(5.0)
+
+
+@wrap_py([pt.dscalar] * 3, [pt.dvector])
+def wave(height, rate, phase):
+    return height * np.sin(rate * TIMES + phase)
+
+
+@wrap_py([pt.dmatrix], [pt.dmatrix])
+def twelve_waves(rows):
+    height, rate, phase = rows.T[:, :, None]
+    return height * np.sin(rate * TIMES + phase)
+
+
+@wrap_py([pt.dscalar] * 3, [pt.dscalar])
+def log_likelihood_of_wave(height, rate, phase):
+    return -0.5 * np.sum((height * np.sin(rate * TIMES + phase)) ** 2)
+
+
+def model_of_waves(kind):
+    """A model of one wave, of twelve, or of one whose log likelihood is unknown as a whole."""
+    with pm.Model() as model:
+        if kind == "twelve":
+            pm.Normal("y", twelve_waves(pm.Normal("rows", shape=(12, 3))), 1.0, observed=np.zeros((12, 5)))
+            return model
+        inputs = [pm.Normal(name) for name in ("height", "rate", "phase")]
+        if kind == "one":
+            pm.Normal("y", wave(*inputs), 1.0, observed=np.zeros(5))
+        else:
+            pm.Potential("y", log_likelihood_of_wave(*inputs))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("kind", "evaluations", "num_places"),
+    [
+        ("one", 100, 30),
+        ("one", 40, 20),  # half of all
+        ("one", 16, 10),  # a batch, at least
+        ("twelve", 100, 10),  # which have 120 rows of a function
+        ("log likelihood", 100, 10),
+    ],
+)
+def test_outputs_are_first_learned_from_ten_places_for_each_input(kind, evaluations, num_places, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Search, "run", lambda search, prior, places, *rest: seen.append(places))
+    model, rng = with_hoisted(model_of_waves(kind)), np.random.default_rng(0)
+    learn(Search(model, unknown_of(model, rng), 0.05, rng), evaluations, progressbar=False)
+    assert len(np.unique(seen[0], axis=0)) == len(seen[0]) == num_places
