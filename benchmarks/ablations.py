@@ -31,10 +31,10 @@ root mean square error at draws of a normal approximation to the posterior, in u
 likelihoods: those of the drawn posteriors, an error in nats (a standard deviation).
 
 ``search``: what ``pk.emulate`` and ``sample_surrogate`` evaluate and draw, on log likelihoods and outputs: modes apart
-(``benchmarks/learned_modes.py``), tails (``benchmarks/learned_tails.py``), and the drawn posteriors by
-``sample_surrogate`` with 50 (d + 2) evaluations at most. Of each: right, silent, error (of the mass below exact
-quantiles; of the drawn ones in posterior standard deviations), how many evaluations were made, and seconds of processor
-time.
+(``benchmarks/learned_modes.py``), tails (``benchmarks/learned_tails.py``), two models of
+``benchmarks/learned_parts.py``, and the drawn posteriors by ``sample_surrogate`` with 50 (d + 2) evaluations at most.
+Of each: right, silent, error (of the mass below exact quantiles; of parts and drawn posteriors in posterior standard
+deviations), how many evaluations were made, and seconds of processor time.
 """
 
 import contextlib
@@ -49,7 +49,7 @@ from scipy import stats
 from scipy.special import expit
 
 import pymc_kernel as pk
-from benchmarks import fresh, harness, learned_modes, learned_tails, measures, zoo
+from benchmarks import fresh, harness, learned_modes, learned_parts, learned_tails, measures, zoo
 from benchmarks.learned_parts import STUCK
 from benchmarks.measures import smallest_bulk_ess
 from benchmarks.posteriors.drawn import drawn
@@ -697,6 +697,7 @@ def _unchallenged(self, chains, draws, centers, versions, enough):
 
 #: Mechanism -> what stands in place of names of modules when it is off.
 SEARCH = {
+    "first places": {"plugin.emulation.structure.Unknown.design_size": property(lambda unknown: unknown.batch_size)},
     "penalty": {"plugin.emulation.structure.Unknown.has_penalty": lambda *given: False},
     "explorers": {
         f"{_OF_SEARCH}._explored": lambda self, prior: (
@@ -721,12 +722,17 @@ SEARCHED = {
     "modes": tuple(learned_modes.FAMILIES),
     "tails": tuple(learned_tails.FAMILIES),
     "drawn": ("bend", "funnel", "heavy", "mixture", "spike", "kink", "hierarchy", "regression"),
+    "parts": ("hares and lynx, 8 parameters", "sensor in a regression, 34 parameters"),
 }
 _OF_SEARCHES = ("right", "silent", "error", "evaluations", "seconds")
 
 
 def _searched(group, family, seed):
     """Return right, silent, and logarithms of error and evaluations of one search."""
+    if group == "parts":
+        row = learned_parts.one_run(family, seed)
+        is_right, is_said = row["certain"] <= learned_parts.OFF, row["said"] or row["rhat"] > STUCK
+        return [is_right, not is_right and not is_said, np.log(row["mean"]), np.log(row["evaluations"])]
     if group != "drawn":
         script = {"modes": learned_modes, "tails": learned_tails}[group]
         row = script.one_run(family, seed)
