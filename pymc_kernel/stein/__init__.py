@@ -9,7 +9,7 @@ grows; with a Gaussian kernel more than with the default one. A Gaussian kernel 
 dimensions.
 """
 
-from pymc_kernel.stein.discrepancy import default_kernel, ksd_squared, ksd_squared_parts, stein_matrix
+from pymc_kernel.stein.discrepancy import default_kernel, ksd_squared, stein_matrix
 from pymc_kernel.stein.draws import choose_thinning, standardize
 from pymc_kernel.stein.goodness_of_fit import KSDTest, ksd_test
 from pymc_kernel.stein.two_sample import MMDTest, mmd_squared, mmd_test
@@ -23,7 +23,6 @@ __all__ = [
     "controlled_expectation",
     "default_kernel",
     "ksd_squared",
-    "ksd_squared_parts",
     "ksd_test",
     "mmd_squared",
     "mmd_test",

@@ -79,19 +79,6 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
 
 
 @one_blas_thread
-def ksd_squared_parts(draws, scores, kernel=None, *, how: str = "straighten", weights=None) -> np.ndarray:
-    """Return what each coordinate contributes to the squared discrepancy (V-statistic), shape (d,).
-
-    The Stein operator acts on one coordinate at a time; each part is a squared discrepancy of its own, not negative,
-    and their sum is ``ksd_squared``. A part measures whether its coordinate's conditional distribution, given the
-    others, is right. Draws may have weights (n,) or (chain, draw), as in :func:`ksd_test`.
-    """
-    chains = merge_repeats(as_chains(draws, scores, weights))
-    stein, _ = prepared(chains.draws, chains.scores, kernel, how)
-    return tiles.coordinate_sums(stein, chains.weights) / len(chains.draws) ** 2
-
-
-@one_blas_thread
 def stein_matrix(draws, scores, kernel=None, *, how: str = "straighten") -> np.ndarray:
     """Return the Stein kernel of all pairs, (n, n): for small n, where the matrix itself is wanted."""
     chains = as_chains(draws, scores)
