@@ -152,7 +152,7 @@ def main(chains=20, jobs=2):
         f"Fits of the eight schools, each standardized by its own draws:\n\n{fits_table()}"
     )
     print(text)
-    harness.write_between(harness.RESULTS, "approximate", text)
+    harness.write_results("approximate", text)
 
 
 if __name__ == "__main__":

@@ -9,12 +9,16 @@ import json
 import logging
 import multiprocessing
 import os
+import platform
+import re
 import signal
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import get_args
@@ -25,7 +29,9 @@ from threadpoolctl import threadpool_limits
 
 ROOT = Path(__file__).parent.parent
 HERE = ROOT / "benchmarks"
-BUILD, FIGURES, RESULTS, ROWS = ROOT / "build", HERE / "figures", HERE / "RESULTS.md", HERE / "rows"
+BUILD, FIGURES, ROWS = ROOT / "build", HERE / "figures", HERE / "rows"
+RESULTS, ZOO = HERE / "RESULTS.md", HERE / "ZOO.md"
+PACKAGES = "pymc", "pytensor", "arviz", "numpy", "scipy", "numba"  # whose versions a table tells
 
 
 # -- options -------------------------------------------------------------------------------------------
@@ -136,6 +142,29 @@ def write_between(path: Path, marker: str, text: str) -> None:
     path.write_text(f"{head}<!-- {marker} -->\n{text.strip()}\n<!-- /{marker} -->{tail}")
 
 
+def write_results(marker: str, text: str, path: Path = RESULTS) -> None:
+    """Write a table between its markers, and below it when, with what and where; and the contents of the file."""
+    write_between(path, marker, f"{text.strip()}\n\n*Last written {date.today()} with {versions()}.*")
+    if path == RESULTS:
+        write_between(path, "contents", contents(path.read_text()))
+
+
+def versions() -> str:
+    """Return the versions of Python and of the packages that count, and the machine."""
+    packages = ", ".join(f"{name} {version(name)}" for name in PACKAGES)
+    return f"Python {platform.python_version()}, {packages}; {os.cpu_count()} processors, {platform.machine()}"
+
+
+def contents(text: str) -> str:
+    """Return a list of the headings of a markdown file, with links to them as GitHub names them."""
+    lines = []
+    for depth, heading in re.findall(r"^##(#?) (.+)$", text, flags=re.M):
+        words = re.sub(r" \(`python .*`\)$", "", heading)
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        lines.append(f"{'  ' if depth else ''}- [{words}](#{anchor})")
+    return "\n".join(lines)
+
+
 def _parts(path: Path, marker: str) -> tuple[str, str, str]:
     """Return what stands before, between and behind the two markers."""
     head, rest = path.read_text().split(f"<!-- {marker} -->", 1)
@@ -186,7 +215,7 @@ class Table:
         table = markdown_table(self.header, rows if self.keys is None else self._merged(rows))
         text = "\n\n".join(part for part in (note, table, below) if part)
         for file in self.files:
-            write_between(file, self.marker, text)
+            write_results(self.marker, text, file)
         return text
 
     def write_by_name(self, rows: Sequence[dict], column: str, cells: Callable) -> str:

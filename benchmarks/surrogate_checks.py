@@ -91,7 +91,7 @@ def main(models=tuple(EXACT_DRAWS), seeds=(1, 2), jobs=1, again=False):
     logging.getLogger("pymc").setLevel(logging.ERROR)
     wanted = [(model, kind, seed) for model in models for kind in KINDS for seed in seeds]
     rows = ROWS.complete(run, wanted, told, again, jobs)
-    harness.write_between(harness.RESULTS, "surrogate_checks", table(rows))
+    harness.write_results("surrogate_checks", table(rows))
 
 
 if __name__ == "__main__":

@@ -175,7 +175,7 @@ def main(models=tuple(ZOO), samplers=tuple(SAMPLERS), seeds=(1, 2), jobs=1, agai
     wanted = [(m, s, seed) for seed in seeds for s in samplers for m in models if applies(s, ZOO[m])]
     rows = ROWS.complete(run, wanted, told, again, jobs)
     known = [row for row in rows if row["model"] in ZOO and row["sampler"] in SAMPLERS]
-    harness.write_between(harness.RESULTS, "zoo", table(known, harness.rows_between(harness.RESULTS, "zoo")))
+    harness.write_results("zoo", table(known, harness.rows_between(harness.ZOO, "zoo")), harness.ZOO)
 
 
 if __name__ == "__main__":

@@ -219,7 +219,7 @@ def main(models=tuple(ZOO), kinds=tuple(KINDS), seeds=(1, 2), jobs=1, again=Fals
     # A model's tasks together, so that its scores are compiled seldom.
     rows = ROWS.complete(run, wanted, told, again, jobs, chunk=len(KINDS))
     known = [row for row in rows if row["model"] in ZOO and row["kind"] in KINDS]
-    harness.write_between(harness.RESULTS, "zoo_checks", table(known))
+    harness.write_results("zoo_checks", table(known), harness.ZOO)
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -133,12 +134,24 @@ def test_rows_that_were_not_run_stay_and_keys_give_the_order(table):
     table.write([["x", 1, "new"]], "A note.")
     text = table.files[0].read_text()
     assert text.startswith("before\n\n<!-- t -->\nA note.\n\n| a | b | c |\n")
-    assert text.endswith("| y | 2 |  |\n| x | 1 | new |\n<!-- /t -->\nafter\n")
+    assert "| y | 2 |  |\n| x | 1 | new |\n\n*Last written " in text
+    assert text.endswith("<!-- /t -->\nafter\n")
+    assert f"numpy {version('numpy')}," in text
+    table.write([["x", 1, "newer"]])
+    assert table.files[0].read_text().count("*Last written ") == 1
 
 
 def test_without_keys_all_rows_are_replaced(table):
     harness.Table("t", ("a", "b", "c"), files=table.files).write([["z", None, 0.5]], below="Below.")
-    assert table.files[0].read_text().endswith("|---|---|---|\n| z |  | 0.5 |\n\nBelow.\n<!-- /t -->\nafter\n")
+    assert "|---|---|---|\n| z |  | 0.5 |\n\nBelow.\n\n*Last written " in table.files[0].read_text()
+
+
+def test_contents_are_the_headings():
+    text = harness.RESULTS.read_text()
+    assert f"<!-- contents -->\n{harness.contents(text)}\n<!-- /contents -->" in text
+    assert harness.contents("# t\n\n## Cox's _k_: one (`python -m a.b_c`)\n\n### More\n") == (
+        "- [Cox's _k_: one](#coxs-_k_-one-python--m-ab_c)\n  - [More](#more)"
+    )
 
 
 def product_of(word, factor, seed):
@@ -150,11 +163,7 @@ def test_a_table_is_filled_row_by_row(table, jobs, capsys):
     keys = [("x", 1), ("z", 3)]
     table.fill(product_of, lambda group: ["+".join(group)], 3, keys=keys, jobs=jobs)
     assert capsys.readouterr().out == "x 1 x0+x1+x2\nz 3 z0+z3+z6\n"
-    assert (
-        table.files[0]
-        .read_text()
-        .endswith("| y | 2 |  |\n| z | 3 | z0+z3+z6 |\n| x | 1 | x0+x1+x2 |\n<!-- /t -->\nafter\n")
-    )
+    assert "| y | 2 |  |\n| z | 3 | z0+z3+z6 |\n| x | 1 | x0+x1+x2 |\n\n" in table.files[0].read_text()
 
 
 def interrupted(number):
