@@ -1,7 +1,8 @@
 """What the examples of the method pages print and draw: ``python -m docs.page_outputs [NAME ...]`` writes it anew.
 
 For each page ``methods/NAME.rst``: ``methods/output/NAME.txt`` with what its first example prints, ``NAME-2.txt`` that
-of the second and so on, and ``NAME.png`` with the last picture. The first line of a text says which examples it
+of the second and so on; ``NAME.png`` with the picture of the first example that draws one, ``NAME-4.png`` with that of
+the fourth example, if it draws another. The first line of a text says which examples it
 belongs to; a test compares.
 """
 
@@ -34,6 +35,7 @@ def write(page) -> None:
     plt.close("all")
     OUTPUT.mkdir(exist_ok=True)
     names, wide = {}, pd.option_context("display.width", _WIDTH, "display.max_columns", 20)
+    has_picture = False
     with tempfile.TemporaryDirectory() as empty, contextlib.chdir(empty), wide:
         for number, example in enumerate(examples_of(page), start=1):
             printed = io.StringIO()
@@ -43,9 +45,11 @@ def write(page) -> None:
                 name = page.stem if number == 1 else f"{page.stem}-{number}"
                 lines = [line.rstrip() for line in printed.getvalue().splitlines()]
                 (OUTPUT / f"{name}.txt").write_text("\n".join([mark_of(page), *lines, ""]))
-    if plt.get_fignums():
-        figure = plt.figure(plt.get_fignums()[-1])
-        figure.savefig(OUTPUT / f"{page.stem}.png", dpi=72, bbox_inches="tight")
+            if plt.get_fignums():
+                name = f"{page.stem}-{number}" if has_picture else page.stem
+                plt.figure(plt.get_fignums()[-1]).savefig(OUTPUT / f"{name}.png", dpi=72, bbox_inches="tight")
+                plt.close("all")
+                has_picture = True
 
 
 def main(names):

@@ -4,6 +4,7 @@ import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
+import xarray as xr
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NoGradientError
@@ -62,6 +63,17 @@ def test_all_reports_take_such_draws(capsys):
     few = pk.stein_thin(data, 40, score=score)
     assert abs(float(few["posterior"]["level"].mean())) < 0.15
     assert float(pk.expectation(data, score=score)["level"].sel(estimate="value")) == pytest.approx(0.0, abs=0.05)
+
+
+def test_groups_without_draws_stay_and_others_with_draws_go():
+    """``pm.fit`` leaves the statistics of its draws empty."""
+    draws = normal_draws()
+    data = tree(draws, observed_data={"y": np.arange(3.0)}, log_likelihood={"y": draws})
+    data["sample_stats"] = xr.DataTree(xr.Dataset(attrs={"made_by": "hand"}))
+    few = pk.stein_thin(data, 5, score=score)
+    assert set(few.children) == {"posterior", "sample_stats", "observed_data"}
+    assert few["sample_stats"].attrs == {"made_by": "hand"}
+    np.testing.assert_array_equal(few["observed_data"]["y"], np.arange(3.0))
 
 
 def test_log_densities_of_the_run_stand_for_a_function():

@@ -196,7 +196,8 @@ def _pairs(draws, points, backend):
     matrix.map_lower(visuals.scatter_couple, "scatter", data=draws, **every)
     matrix.map_lower(visuals.scatter_couple, "chosen", data=points, **few)
     matrix.map_upper(visuals.scatter_couple, "chosen_alone", data=points, **few)
-    add_legend(matrix, {"all draws": {"color": _BAND_COLOR, "width": 4}, "chosen": {"color": _OWN_COLOR, "width": 4}})
+    colors = {"all draws": _BAND_COLOR, "chosen": _OWN_COLOR}
+    add_legend(matrix, {name: {"color": color, "width": 4, "marker": "o"} for name, color in colors.items()})
     return matrix
 
 

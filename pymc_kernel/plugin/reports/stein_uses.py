@@ -69,11 +69,11 @@ def stein_thin(
     groups = {}
     for name, node in selected.data.children.items():
         dataset = node.to_dataset()
-        if name in (selected.group, "sample_stats"):
+        if set(selected.sample_dims) <= set(dataset.dims):  # sample_stats of a variational fit are empty
+            if name not in (selected.group, "sample_stats"):
+                continue
             dataset = _take(selected.as_chains(dataset), chains, part.every * draws)
             dataset.attrs |= {} if part.learned is None else part.learned.attributes("stein_")
-        elif set(selected.sample_dims) <= set(dataset.dims):
-            continue
         groups[name] = dataset
     return xr.DataTree.from_dict(groups)
 
