@@ -83,9 +83,12 @@ def test_offsets_that_were_left_out_follow_from_their_effects():
         pm.Normal("y", offset.sum(), 1.0, observed=1.0)
     draws = {"spread": rng.gamma(2.0, size=(2, 50)), "offset": rng.normal(size=(2, 50, 3, 2))}
     kept = {"effect": 1.0 + draws["spread"][..., None, None] * draws["offset"], "total": draws["offset"].sum((2, 3))}
-    whole = az.from_dict({"posterior": draws | kept})["posterior"].to_dataset()
+    run = az.from_dict({"posterior": draws | kept})
+    whole = run["posterior"].to_dataset()
     less = whole.drop_vars("offset")
     exact = pk.unconstrained_draws(whole, model)
+    for same in (run, run["posterior"]):
+        np.testing.assert_array_equal(pk.unconstrained_draws(same, model), exact)
     np.testing.assert_allclose(pk.unconstrained_draws(less, model), exact, atol=1e-10)
     for told_by_nothing in (less.drop_vars("effect"), less.drop_vars("spread")):
         with pytest.raises(ValueError, match="the draws have no"):
@@ -102,4 +105,4 @@ def test_offsets_do_not_follow_from_effects_that_are_bent_or_mixed():
     z = np.random.default_rng(0).normal(size=(2, 50, 3))
     data = az.from_dict({"posterior": {"bent": z**3, "mixed": z.cumsum(axis=2), "nothing": 0.0 * z}})
     with pytest.raises(ValueError, match="the draws have no offset"):
-        pk.unconstrained_draws(data["posterior"].to_dataset(), model)
+        pk.unconstrained_draws(data, model)

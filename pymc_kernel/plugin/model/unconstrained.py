@@ -54,15 +54,15 @@ def constrained_draws(
     return {v.name: drawn for v, drawn in zip(outputs, values, strict=True)}
 
 
-def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) -> np.ndarray:
+def unconstrained_draws(data: xr.DataTree | xr.Dataset, model: pm.Model | None = None) -> np.ndarray:
     """Return posterior draws on the unconstrained scale, where surrogates and scores live, (chain, draw, d).
 
     The coordinates are those of the model's value variables, one after the other, each in C order.
 
     Parameters
     ----------
-    posterior : xarray.Dataset
-        With the dimensions ``chain`` and ``draw`` and all free variables of the model.
+    data : DataTree or Dataset
+        With the group ``posterior``, or that group: dimensions ``chain`` and ``draw``, all free variables of the model.
     model : pymc.Model, optional
         The model in context by default.
 
@@ -77,13 +77,15 @@ def unconstrained_draws(posterior: xr.Dataset, model: pm.Model | None = None) ->
     >>> with pm.Model() as model:
     ...     rate = pm.LogNormal("rate")
     >>> data = az.from_dict({"posterior": {"rate": np.ones((2, 3))}})
-    >>> pk.unconstrained_draws(data["posterior"].to_dataset(), model)[0].ravel()  # logarithms of the rate
+    >>> pk.unconstrained_draws(data, model)[0].ravel()  # logarithms of the rate
     array([0., 0., 0.])
     """
     model = pm.modelcontext(model)
-    values = value_draws(posterior, model)
+    if isinstance(data, xr.DataTree):
+        data = data.children.get("posterior", data).to_dataset()
+    values = value_draws(data, model)
     flat = [values[v].reshape(-1, int(np.prod(values[v].shape[1:]))) for v in model.value_vars]
-    return np.concatenate(flat, axis=1).reshape(posterior.sizes["chain"], posterior.sizes["draw"], -1)
+    return np.concatenate(flat, axis=1).reshape(data.sizes["chain"], data.sizes["draw"], -1)
 
 
 def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:

@@ -34,7 +34,7 @@ def plot_score(
     surrogate
         A fitted model of ``pymc_kernel.scores``: ``step.surrogate`` after ``sample_khmc``, or one that you fitted.
     draws : array_like (..., d)
-        On the unconstrained scale: ``pk.unconstrained_draws(idata["posterior"].to_dataset(), model)``.
+        On the unconstrained scale: ``pk.unconstrained_draws(idata, model)``.
     dims : pair of int
         The coordinates of the picture; the others are held at their medians.
     num_arrows : int
