@@ -1,12 +1,14 @@
-"""Neural networks of this year on the ten tasks of ``benchmarks.community``, judged as ours are.
+"""Neural networks and rejection by other packages on the ten tasks of ``benchmarks.community``, judged as ours are.
 
 Package sbi by its defaults, 1,000 simulations in five rounds: a network for the likelihood, sampled by slice sampling
-(``NLE``), and one for the posterior with atomic proposals (``NPE``). Observations, reference draws and the judge are
+(``NLE``), and one for the posterior with atomic proposals (``NPE``). Package pyABC: sequential rejection (``ABC-SMC``),
+populations of its default size, distances by its adaptive norm, draws from the kernel density that it proposes from.
+Observations, reference draws and the judge are
 those of ``benchmarks.community``, whose rows of ``sample_likelihood_free`` stand beside. Seconds are those of all
 processors, simulations included. A run that takes longer than ``limit`` of them is ended, and its row says so.
 
-It brings PyTorch, some gigabytes: needs an environment of its own, with the extra '.[rivals-simulators]'. Without it
-the table is written from the rows that are kept.
+sbi brings PyTorch, some gigabytes: it needs an environment of its own, with the extra '.[rivals-simulators]', which has
+both. Of a package that is not there the rows that are kept stay.
 """
 
 import importlib.util
@@ -25,10 +27,11 @@ from benchmarks.sbibm_tasks import GLM_FACTOR, LOTKA, SIR, TASKS, observation, r
 
 ROWS = harness.Rows(harness.ROWS / "community_rivals.jsonl", lambda row: tuple(row["key"]))
 BUDGET, ROUNDS = community.BUDGETS[0], 5
-NETWORKS = "NLE", "NPE"
+PACKAGES = {"NLE": "sbi", "NPE": "sbi", "ABC-SMC": "pyabc"}
+UNIFORM = {"two_moons": (1.0, 2), "mixture": (10.0, 2), "linear, uniform prior": (1.0, 10)}  # half the width, and d
 LOGS = {"epidemic": SIR, "Lotka-Volterra": LOTKA}  # means and standard deviations of logarithms
 OURS = "pk.sample_likelihood_free"
-METHODS = OURS, *NETWORKS
+METHODS = OURS, *PACKAGES
 HEADER = ("task", *METHODS, *(f"{name}, s" for name in METHODS), "best neural of 2021")
 TABLE = harness.Table("community-rivals", HEADER, [(name,) for name in TASKS])
 
@@ -46,7 +49,7 @@ def _prior(task):
         return distributions.MultivariateNormal(torch.zeros(10), scale_tril=torch.tensor(GLM_FACTOR).float())
     if task == "linear":
         return distributions.MultivariateNormal(torch.zeros(10), 0.1 * torch.eye(10))
-    half, size = {"two_moons": (1.0, 2), "mixture": (10.0, 2), "linear, uniform prior": (1.0, 10)}.get(task, (3.0, 5))
+    half, size = UNIFORM.get(task, (3.0, 5))
     return BoxUniform(-half * torch.ones(size), half * torch.ones(size))
 
 
@@ -55,6 +58,7 @@ def _learned(name, task, observed, num_draws, seed):
     import torch
     from sbi import inference
 
+    torch.set_num_threads(1)
     torch.manual_seed(seed)
     rng, prior = np.random.default_rng(seed), _prior(task)
     learner = getattr(inference, name)(prior, show_progress_bars=False)
@@ -69,19 +73,52 @@ def _learned(name, task, observed, num_draws, seed):
     return proposal.sample((num_draws,), show_progress_bars=False).double().numpy()
 
 
+def _accepted(task, observed, num_draws, seed):
+    """Return draws (num_draws, d) of pyABC, whose parameters are normal or uniform, as those of the prior are made."""
+    import pyabc
+    from pyabc.sampler import SingleCoreSampler
+
+    np.random.seed(seed)  # noqa: NPY002 - pyABC draws from it
+    rng = np.random.default_rng(seed)
+    if task in LOGS:
+        center, sd = np.broadcast_arrays(*LOGS[task])
+        priors, to_theta = [("norm", c, s) for c, s in zip(center, sd, strict=True)], np.exp
+    elif TASKS[task].published == "bernoulli_glm":
+        priors, to_theta = [("norm", 0.0, 1.0)] * 10, lambda z: GLM_FACTOR @ z
+    elif task == "linear":
+        priors, to_theta = [("norm", 0.0, np.sqrt(0.1))] * 10, np.asarray
+    else:
+        half, size = UNIFORM.get(task, (3.0, 5))
+        priors, to_theta = [("uniform", -half, 2.0 * half)] * size, np.asarray
+    names = [f"p{i:02}" for i in range(len(priors))]
+
+    def simulator(parameters):
+        theta = to_theta(np.array([parameters[name] for name in names]))
+        return {"data": TASKS[task].simulate(rng, theta[None])[0]}
+
+    prior = pyabc.Distribution(**{n: pyabc.RV(*p) for n, p in zip(names, priors, strict=True)})
+    settings = {"distance_function": pyabc.AdaptivePNormDistance(p=2), "sampler": SingleCoreSampler()}
+    smc = pyabc.ABCSMC(simulator, prior, **settings)
+    smc.new("sqlite://", {"data": observed})
+    history = smc.run(max_total_nr_simulations=BUDGET)
+    density = pyabc.MultivariateNormalTransition()
+    density.fit(*history.get_distribution())
+    draws = density.rvs(num_draws)[names].to_numpy()
+    return np.array([to_theta(z) for z in draws])
+
+
 def run(task, number, name, limit):
     """Return the row of one posterior."""
-    import torch
-
-    torch.set_num_threads(1)
     exact, begun = reference(task, number), time.process_time()
-    row = {"key": [task, number, name], "version": version("sbi")}
+    package = PACKAGES[name]
+    row = {"key": [task, number, name], "package": package, "version": version(package)}
     signal.signal(signal.SIGVTALRM, _ended)
     signal.setitimer(signal.ITIMER_VIRTUAL, limit)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            draws = _learned(name, task, observation(task, number), len(exact), number)
+            arguments = task, observation(task, number), len(exact), number
+            draws = _accepted(*arguments) if package == "pyabc" else _learned(name, *arguments)
     except TimeoutError:
         return row | {"accuracy": 1.0, "seconds": limit, "is_ended": True}
     finally:
@@ -94,8 +131,8 @@ def _ended(*_):
 
 
 def cells(task, rows):
-    """Return a row of the table: means over the observations that a network has run, ours over those that any has."""
-    of_methods = [[row for row in rows if row["key"][2] == name] for name in NETWORKS]
+    """Return a row of the table: means over the observations that a method has run, ours over those that any has."""
+    of_methods = [[row for row in rows if row["key"][2] == name] for name in PACKAGES]
     numbers = {row["key"][1] for row in rows}
     known = community.ROWS.kept()
     keys = [(task, number, BUDGET, OURS) for number in sorted(numbers)]
@@ -109,15 +146,15 @@ def cells(task, rows):
     return [task, *shown, *seconds, f"{community.PUBLISHED[task, BUDGET][3]:.3f}"]
 
 
-def main(observations=(1, 2, 3), tasks=tuple(TASKS), names=NETWORKS, limit=900, again=False):
-    is_there = importlib.util.find_spec("sbi") is not None
+def main(observations=(1, 2, 3), tasks=tuple(TASKS), names=tuple(PACKAGES), limit=900, again=False):
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
-    wanted = [(t, n, m) for n, t, m in product(observations, tasks, names)] if is_there else []
+    names = [name for name in names if importlib.util.find_spec(PACKAGES[name]) is not None]
+    wanted = [(t, n, m) for n, t, m in product(observations, tasks, names)]
     tell = "{accuracy:.3f}, {seconds:.0f} s".format_map
     rows = ROWS.complete(lambda *task: run(*task, limit), wanted, tell, again)
     by_task = {task: [row for row in rows if row["key"][0] == task] for task in TASKS}
-    versions = ", ".join(sorted({f"sbi {row['version']}" for row in rows}))
-    note = f"Means over the observations that the networks have run, standard errors; {versions}."
+    versions = ", ".join(sorted({f"{row.get('package', 'sbi')} {row['version']}" for row in rows}))
+    note = f"Means over the observations that the others have run, standard errors; {versions}."
     print(TABLE.write([cells(task, own) for task, own in by_task.items() if own], note))
 
 
