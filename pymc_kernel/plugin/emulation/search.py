@@ -111,13 +111,13 @@ class Search:
         self.noise_share, self.noise_sd = noise_share, 0.0
 
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
-        """Evaluate ``places`` (n, d) and learn in rounds of ``size``, until the search has ended or after ``most``.
+        """Evaluate ``places`` (n, d), then learn in rounds of ``size``, until the search ends or after ``most``.
 
-        It ends, too, where three rounds in a row found nothing to learn and chains do not agree all the same.
+        The search also ends if three rounds in a row found nothing to learn and the chains still do not agree.
 
-        Without ``size`` a round has two evaluations for each coefficient of a linear function of the inputs, and two;
-        of a model that is poor, one of each chain: most of its draws show the same fault. Of a model with estimates
-        each place is evaluated twice, and a round has at least a quarter of the places so far.
+        Without ``size`` a round has two evaluations for each coefficient of a linear function of the inputs, plus two.
+        While the emulator is poor it has one of each chain, as most draws show the same fault. With estimates each
+        place is evaluated twice, and a round has at least a quarter of the places so far.
 
         Parameters
         ----------
@@ -149,7 +149,7 @@ class Search:
                 batch = batch[:left]
 
     def _weigh_modes(self, prior) -> bool:
-        """Draw by particles from now on, and forget how good what lacks a mode seemed; return whether that is new."""
+        """Draw by particles from now on, and forget the best fit, which may lack a mode; return whether this is new."""
         if self.particles is not None or not prior.is_proper:
             return False
         learned_prior = ModelPrior(self.emulated)  # that of the model may call a black box
@@ -158,7 +158,7 @@ class Search:
         return True
 
     def _explored(self, prior) -> np.ndarray:
-        """Return places (m, d) between prior and posterior; there are none between likelihood and an improper prior."""
+        """Return places (m, d) between prior and posterior; none if the prior is improper."""
         if self.by_particles:
             return self.particles.passed
         if not prior.is_proper:
@@ -169,11 +169,11 @@ class Search:
             return self.explorers.draw(self._best_places())
 
     def _take_in_all(self) -> bool:
-        """Compare what is learned with the last evaluations, which no fresh draws come after, with the best so far.
+        """Judge the fit that includes the last evaluations, and keep it if it is no worse than the best so far.
 
-        By all places like the draws, each predicted from others, by chains from elsewhere, and by R-hat. If it is no
-        worse, it is the best. Where its chains do not agree, nothing is confirmed. Return whether the search may end:
-        not while chains from elsewhere end in modes that may be there and that were not evaluated.
+        No fresh draws follow it, so it is judged by held-out predictions at places like the draws, by chains from
+        elsewhere and by R-hat. If its chains do not agree, nothing is confirmed. Return whether the search may end: not
+        while chains from elsewhere end in possible modes that were not evaluated.
         """
         if self.best is None or self.fits is None:
             return False
@@ -190,13 +190,13 @@ class Search:
 
     @cached_property
     def chains(self) -> Chains:
-        """Chains on the emulated model; compiled where they are needed, so that what is refused is refused at once."""
+        """Chains on the emulated model, compiled when first needed, so that bad input is refused without a wait."""
         return Chains(self.emulated)
 
     def coarse_places(self, prior, size: int) -> np.ndarray | None:
-        """Return draws (size, d) of the model with cheap versions of all its black boxes in their place.
+        """Return draws (size, d) of the model in which cheap versions replace all black boxes.
 
-        None where some have none, or where the density with them is zero at a hundred draws of the prior.
+        None if some black box has no cheap version, or if the density is zero at a hundred draws of the prior.
         """
         if len(self.coarse) < len(self.unknown.calls):
             return None
@@ -211,7 +211,7 @@ class Search:
         return self.rng.permutation(flat_draws(draws))[:size]
 
     def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
-        """Take in what was evaluated at a batch (n, d); of fresh draws, measure the distance first."""
+        """Take in the evaluations of a batch (n, d), whose fresh draws measure the distance before they are learned."""
         num_learned = len(self.record)
         # Beyond the explorers' places are those of which it is known that they cannot be predicted from others.
         self.record.add(batch, evaluated, np.arange(len(batch)) >= self.num_own + self.num_explored)
@@ -233,10 +233,9 @@ class Search:
                 self.best_is_by_particles = self.by_particles
 
     def _measured_at_fresh(self, batch, evaluated):
-        """Return what was measured at the fresh draws of a batch, and the variances (f,) of the noise of estimates.
+        """Return what was measured at the fresh draws of a batch, and the noise variances (f,) of estimates.
 
-        By estimates these draws alone tell little; the places before them, each by what is learned without it, count
-        as much.
+        With estimates these few draws say little, so earlier places, each predicted without itself, count as well.
         """
         explored = slice(self.num_own, self.num_own + self.num_explored)
         if not self.estimated:
@@ -265,12 +264,12 @@ class Search:
 
     @property
     def held_out(self) -> float:
-        """Distance by all but fresh draws: by places that are learned from others, and by what was or is left out."""
+        """Largest distance by all but fresh draws: held-out places, the last move, and mass that may be left out."""
         return max(self.held_out_alone, self.moved, self.challengers.real_distance(self.may_be_left_out))
 
     @property
     def has_ended(self) -> bool:
-        """Whether the distance is known to be within the tolerance, and nothing is known of beyond the draws."""
+        """Whether the distance is confirmed to be within the tolerance, and the posterior ends where the draws do."""
         has_bounds = not self.unknown.may_go_on or all(r.beyond == 0.0 for r in self.rounds[-2:])
         has_all = self.particles is None or self.particles.know_the_way
         is_near = self.best is not None and self.is_confirmed and self.best.distance < self._enough
@@ -278,9 +277,9 @@ class Search:
 
     @property
     def is_divided(self) -> bool:
-        """Whether all is learned where the chains are, and they do not agree: they are in modes apart, or slow.
+        """Whether everything is learned where the chains are and they still disagree: separate modes, or slow mixing.
 
-        Chains, or populations of particles, once there are some.
+        Once there are particles, their populations stand for chains.
         """
         last = self.rounds[self.num_by_chains :][-_LEARNED:]
         if len(last) < _LEARNED or self.estimated:
@@ -291,7 +290,7 @@ class Search:
 
     @property
     def _enough(self) -> float:
-        """Distance at which the search ends: the tolerance, or what is small beside the noise of estimates."""
+        """Distance at which the search ends: the tolerance, or one that is small beside the noise of estimates."""
         return max(self.tolerance, normal_distance(self.noise_share * self.noise_sd))
 
     @property
@@ -306,7 +305,7 @@ class Search:
         return not self.rounds or self.rounds[-1].distance > _POOR
 
     def learn(self) -> bool:
-        """Learn from all evaluations so far; return whether there are enough of them."""
+        """Learn from all evaluations so far; return whether they are enough."""
         self.margins, self.held_out_errors = self._margins(), None
         fits = self.record.fits(self.margins, self.rng)
         if fits is None:
@@ -318,7 +317,7 @@ class Search:
         return True
 
     def propose(self, prior, size: int) -> np.ndarray:
-        """Return the places (size, d) to evaluate next: draws of the posterior with all that was learned."""
+        """Learn, and return the places (size, d) to evaluate next: draws of the emulated posterior."""
         self.challengers.forget()
         before = self.fits
         if not self.learn():
@@ -352,7 +351,7 @@ class Search:
         return flat_draws(draws[:, kept].transpose(1, 0, 2))[:size]
 
     def _draw(self, prior, best):
-        """Return draws (chains, n, d) by what was learned, and their R-hat; chains begin at the ``best`` places."""
+        """Return draws (chains, n, d) of the emulated model and their R-hat; chains begin at the ``best`` places."""
         if self.particles is not None:
             try:
                 drawn, rhat = self.particles.draw()
@@ -370,9 +369,9 @@ class Search:
         return self.chains.draw(is_short=self._is_poor)
 
     def _most_uncertain(self) -> np.ndarray:
-        """Return the draws (_UNCERTAIN, d) whose log density is known least; none of a model that is poor.
+        """Return the draws (_UNCERTAIN, d) whose log density is the least certain; none while the emulator is poor.
 
-        Of n places that were learned from, 2 / n of the next draws lie beyond the range of each input.
+        For each input a share of 2 / n of the next draws lies beyond the range of the n places learned from.
         """
         if self._is_poor:
             return np.empty((0, self.initial.size))
@@ -380,7 +379,7 @@ class Search:
         return draws[np.argsort([-self._uncertainty(x) for x in draws])[:_UNCERTAIN]]
 
     def _uncertainty(self, draw):
-        """Return how far the log density at a draw (d,) may be off, by what is learned."""
+        """Return how far the emulated log density at a draw (d,) may be off."""
         return self.given.uncertainty(draw, self._inputs_at(draw), self.fits, self.chains.log_density(draw), self.rng)
 
     def _versions(self, place):
@@ -416,9 +415,10 @@ class Search:
         return np.array(best)[np.arange(_CHAINS) % len(best)] if best else np.empty((0, self.initial.size))
 
     def _begin_anew(self, best) -> None:
-        """Let chains that are lost go on from the best places; others may be in modes of their own, or only slow.
+        """Let lost chains go on from the best places.
 
-        Lost in a mode that was invented or is far lower, or where an evaluation has failed since.
+        A chain is lost in a mode that was invented or is far lower, or where an evaluation has failed since. The others
+        may be in modes of their own, or mix slowly.
         """
         places, least = self.chains.places, self._least()
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
@@ -427,7 +427,7 @@ class Search:
         self.chains.go_to(places)
 
     def _least(self):
-        """Return the log density that hardly any draw is below, by the largest known one."""
+        """Return the log density that hardly any draw is below, given the largest one known."""
         known = self.record.log_densities
         if self.estimated:  # the largest of many estimates is one with large noise
             has_value = np.isfinite(known) | (not np.isfinite(known).any())
@@ -435,9 +435,9 @@ class Search:
         return lowest_like(known.max(), self.initial.size)
 
     def _margins(self):
-        """Return for each part by how much (nats) its rows (n, b) lie where the posterior may be; zero without penalty.
+        """Return by how many nats the rows (n, b) of each part exceed the least of a draw; zero without penalty.
 
-        Were the row the only change to the best place: subjects are near or far one by one.
+        Each row replaces that of the best place, all else equal, since one subject may be near where others are far.
         """
         margins = [np.zeros((len(self.record), len(part.functions))) for part in self.unknown.parts]
         best = int(np.argmax(self.record.log_densities))
@@ -454,7 +454,7 @@ class Search:
         return margins
 
     def _shifted(self):
-        """Return the emulated model with outputs that are off by some times their errors, and this factor."""
+        """Return the emulated model with outputs shifted by a multiple of their errors, and this multiple."""
         shift = pt.dscalar("shift")
         for learned in self.learned:
             learned.shift = shift
@@ -480,7 +480,7 @@ class Search:
         return steps
 
     def _take_in_modes(self, num_places: int) -> None:
-        """Let those chains apart count that end where draws may lie, by the latest evaluations, and move some there.
+        """Count the chains from elsewhere whose ends turned out to be in the posterior, and move chains there.
 
         At most half of the chains move.
         """
@@ -493,16 +493,16 @@ class Search:
         self.chains.go_to(places)
 
     def _take_in_left_out(self, num_places: int) -> None:
-        """Learn from the latest evaluations how much of what may be left out is real."""
+        """Learn from the latest evaluations how much of the mass that may be left out is real."""
         if self.estimated:  # noise hides whether a single place has mass
             return
         self.challengers.take_in(self._found(num_places, "left_out"))
 
     def _moved_from(self, fits) -> float:
-        """Return the total variation distance from the posterior by the ``fits`` before, at draws by those after it.
+        """Return the total variation distance between the posteriors by the ``fits`` before and after learning.
 
-        Fresh draws show what is invented, and what is missed only where it is near. By what was learned since, draws
-        are where it is.
+        It is measured at draws of the latter. Fresh draws of the former show mass that was invented, but mass that was
+        missed only where it is near; draws of the latter are where it is.
         """
         if fits is None or not self.unknown.may_go_on:
             return 0.0
@@ -514,7 +514,7 @@ class Search:
         return measured(before - after)[0]
 
     def _share_beyond(self, num_places: int) -> float:
-        """Return what share of places beyond the draws the posterior goes on to, by the latest evaluations."""
+        """Return at what share of the places beyond the draws the posterior goes on, by the latest evaluations."""
         if self.challengers.beyond is None:
             return np.nan
         found = self._found(num_places, "beyond")
@@ -523,17 +523,14 @@ class Search:
         return float(np.mean(found >= self._least())) if len(found) else 0.0
 
     def _found(self, num_places, kind):
-        """Return the true log densities of one kind of the challengers' places in the latest batch.
-
-        Fewer where the batch was cut off.
-        """
+        """Return the true log densities at one kind of the challengers' places; fewer if the batch was cut off."""
         places = self.challengers.places
         skipped = sum(len(places[before]) for before in takewhile(kind.__ne__, places))
         first = self.num_own + self.num_explored + skipped
         return self.record.levels[-num_places:][first:][: len(places[kind])]
 
     def result(self, first_error) -> pm.Model:
-        """Return the emulated model with the best of the fits."""
+        """Return the emulated model with the best fit."""
         if self.best is None:
             said = f" The first error: {first_error}" if first_error else ""
             if self.lacks_density and np.isfinite(self.record.log_densities).any():
@@ -564,7 +561,7 @@ class Search:
         return self.emulated
 
     def problem(self, first_error) -> str:
-        """Return all that speaks against the emulated model; empty where nothing does."""
+        """Return what speaks against the emulated model; empty if nothing does."""
         best, failed = self.best, self.record.num_failed
         if self.is_divided:
             last = self.rounds[-1]
@@ -608,9 +605,9 @@ class Search:
         return "particles" if self.by_particles else "NUTS chains"
 
     def _held_out_distance(self) -> float:
-        """Return the distance at all places like the draws, each with outputs that are learned from other places.
+        """Return the distance at all places like the draws, each predicted from other places.
 
-        A round has few fresh draws: those of a step in a function fall beside it more often than not.
+        The few fresh draws of a round would mostly miss a step in a function.
         """
         rows_of_parts = self.record.held_out(self.margins, self.fits)
         least = np.quantile([self.chains.log_density(x) for x in flat_draws(self.draws)], _TAIL)
@@ -627,7 +624,7 @@ class Search:
         return measured_by_pairs(*self.held_out_errors)[0]
 
     def _is_like_draws(self, number, least):
-        """Return whether an evaluation is where draws are, whose log densities are hardly ever below ``least``."""
+        """Return whether an evaluation lies where draws do, that is, hardly ever below ``least``."""
         pair = self.record.of_place(number)
         # Failed ones lie anywhere: fresh draws say how many of the posterior's fail.
         if self.record.is_chosen[number] or not all(np.isfinite(e.log_density) for e in pair):
@@ -636,7 +633,7 @@ class Search:
         return learned >= least if self.estimated else max(learned, pair[0].log_density) >= least
 
     def _begin_at(self, position: np.ndarray) -> None:
-        """Make a position (d,) the initial point of the emulated model: away from what was learned all is invented."""
+        """Make a position (d,) the initial point of the emulated model, which is wrong far from what was learned."""
         variables = self.emulated.free_RVs
         values = constrained_draws(self.emulated, position[None], [v.name for v in variables])
         for variable in variables:
