@@ -1,6 +1,6 @@
-"""Draws of a model that changes while it is learned.
+"""Draws of an emulated model, which changes as it is learned.
 
-NUTS chains keep their place and their tuning; particles weigh modes that no chain goes between.
+NUTS chains keep their places and their tuning; particles weigh modes that chains do not cross between.
 """
 
 from collections.abc import Sequence
@@ -44,11 +44,11 @@ class Chains:
         self._function = density_and_gradient(model, tempered=True)
 
     def nuts(self, model: pm.Model, target_accept: float) -> pm.NUTS:
-        """Return PyMC's step for the model, which need not be compiled again."""
+        """Return PyMC's step for the model, without compiling it again."""
         return pm.NUTS(model=model, logp_dlogp_func=self._function, target_accept=target_accept)
 
     def begin(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> None:
-        """Begin anew at ``starts`` (chains, d), with a first guess of the variances (d,) of the posterior."""
+        """Begin at ``starts`` (chains, d), with a first guess of the posterior's variances (d,)."""
         model, function = self._model, self._function
         self.go_to(starts)
         self._steps = []
@@ -59,7 +59,7 @@ class Chains:
             )
 
     def go_to(self, positions: np.ndarray) -> None:
-        """Let the chains go on from other positions (chains, d), with their tuning."""
+        """Move the chains to other positions (chains, d); they keep their tuning."""
         self._points = [
             dict(zip(self._names, split_position(self._model, x, self._shapes), strict=True)) for x in positions
         ]
@@ -71,17 +71,17 @@ class Chains:
 
     @property
     def have_density(self) -> bool:
-        """Whether the model, as it is now, has a density where the chains are."""
+        """Whether the current model has a density where the chains are."""
         return all(np.isfinite(self.log_density(x)) for x in self.places)
 
     def log_density(self, position: np.ndarray) -> float:
-        """Return the log density of the model, as it is now, at a position (d,)."""
+        """Return the log density of the current model at a position (d,)."""
         return float(self._function._pytensor_function(position)[0])
 
     def elsewhere(self, centers: Sequence, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
-        """Return chains that begin as ``pm.sample`` does: within one of each of ``centers`` (chains, d).
+        """Return chains that begin as ``pm.sample`` does, at most one unit from each of ``centers`` (chains, d).
 
-        Where none of ten places has a density, at the first of ``centers``.
+        If none of ten such places has a density, a chain begins at the first of ``centers``.
         """
         starts = []
         for center in centers:
@@ -92,7 +92,7 @@ class Chains:
         return others
 
     def tempered(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
-        """Return chains of the same model, whose likelihood has a power of its own, see :meth:`set_power`."""
+        """Return chains of the same model with a power of the likelihood of their own, see :meth:`set_power`."""
         others = copy(self)
         with compiling():
             others._function = self._function.copy()
@@ -101,7 +101,7 @@ class Chains:
         return others
 
     def exchange(self, others: "Chains", rng: np.random.Generator) -> None:
-        """Exchange places with chains of another power (replica exchange): what they have found moves on to these."""
+        """Exchange places with chains of another power (replica exchange), so that modes they found are passed on."""
         for mine, theirs in zip(rng.permutation(len(self._points)), range(len(others._points)), strict=False):
             x, y = self._place(mine), others._place(theirs)
             gain = self.log_density(y) - others.log_density(y) - self.log_density(x) + others.log_density(x)
@@ -109,14 +109,13 @@ class Chains:
                 self._points[mine], others._points[theirs] = others._points[theirs], self._points[mine]
 
     def set_power(self, power: float) -> None:
-        """Let the likelihood count with this power, between zero and one, in all that follows."""
+        """Raise the likelihood to this power, between zero and one, from now on."""
         self._function.set_weights(np.array([power]))
 
     def draw(self, is_short: bool = False) -> tuple[np.ndarray, float]:
         """Return the later half of new draws (chains, n, d), and their largest R-hat.
 
-        Blocks of draws are made until the chains agree, two at least and twenty at most; two where they are to be
-        short.
+        Draws are made in blocks, at least two and at most twenty, until the chains agree; short runs have two.
         """
         most = _FEWEST_BLOCKS if is_short else _MOST_BLOCKS
         blocks = []
@@ -130,7 +129,7 @@ class Chains:
                 return kept, largest
 
     def draw_from(self, places: np.ndarray) -> np.ndarray:
-        """Return a few draws (chains, n, d) that begin at places (chains, d), where the chains stay."""
+        """Return a few draws (chains, n, d) from places (chains, d) on, and put the chains back there."""
         self.go_to(places)
         draws, _ = self.draw(is_short=True)
         self.go_to(places)
@@ -154,7 +153,7 @@ class Chains:
 
 
 def density_and_gradient(model: pm.Model, tempered: bool = False):
-    """Return the function that PyMC's NUTS calls, of one vector, which does not check it at each call."""
+    """Return the function of one vector that PyMC's NUTS calls, without a check of its input at each call."""
     with compiling():
         function = model.logp_dlogp_function(ravel_inputs=True, tempered=tempered)
     function._pytensor_function.trust_input = True
@@ -167,7 +166,7 @@ def variances_of(draws: np.ndarray) -> np.ndarray:
 
 
 def first_metric(start: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> QuadPotentialDiagAdapt:
-    """Return a metric that adapts, of a chain that begins at ``start`` (d,) with a first guess of variances (d,)."""
+    """Return an adaptive metric for a chain that begins at ``start`` (d,), with a first guess of variances (d,)."""
     return QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=rng)
 
 
@@ -177,7 +176,7 @@ def flat_draws(draws: np.ndarray) -> np.ndarray:
 
 
 def largest_rhat(draws: np.ndarray) -> float:
-    """Return the largest R-hat of the parameters of draws (chains, n, d), each chain in halves (Gelman et al. 2013)."""
+    """Return the largest split R-hat (Gelman et al. 2013) of the parameters, of draws (chains, n, d)."""
     half = draws.shape[1] // 2
     halves = np.concatenate([draws[:, :half], draws[:, -half:]])
     within, between = halves.var(axis=1, ddof=1).mean(axis=0), halves.mean(axis=1).var(axis=0, ddof=1)
@@ -185,9 +184,9 @@ def largest_rhat(draws: np.ndarray) -> float:
 
 
 class Explorers:
-    """Chains on an emulated model with a power of its likelihood that what is learned is good enough for.
+    """Chains on an emulated model whose likelihood has as high a power as the emulator is good enough for.
 
-    They begin at draws of the prior, with none of the likelihood.
+    They begin at draws of the prior, with a power of zero.
 
     Parameters
     ----------
@@ -203,9 +202,9 @@ class Explorers:
         self._power = 0.0
 
     def draw(self, best: np.ndarray) -> np.ndarray:
-        """Return where the chains end (explorers, d), which begin at the ``best`` places where they have no density.
+        """Return the ends (explorers, d) of the chains, which restart at the ``best`` places if they have no density.
 
-        There are as many best places as explorers, at least.
+        There are at least as many best places as explorers.
         """
         self.chains.set_power(self._power)
         if not self.chains.have_density:
@@ -214,7 +213,7 @@ class Explorers:
         return draws[:, -1]
 
     def set_power(self, log_ratios: np.ndarray) -> None:
-        """Choose the next power by true minus learned log densities where the chains are: an error of one nat."""
+        """Choose the next power so that the error where the chains are, (explorers,) nats, becomes one nat."""
         error = np.sqrt(np.mean(np.square(log_ratios)))
         if np.isfinite(error):
             most = _POWER_GROWTH * self._power if self._power else 1.0
@@ -224,9 +223,9 @@ class Explorers:
 class Particles:
     """Populations of tempered particles (``rounds.particles``) from a prior to the posterior of an emulated model.
 
-    Each begins at draws of its own, and knows nothing of the others, so that R-hat has its meaning. What is learned
-    leads them on all their way: a mode whose particles have too little weight at the next power is lost for good. So
-    one place of each before each of its powers is evaluated, too.
+    Populations are independent, so R-hat has its usual meaning. The emulator leads them all the way: a mode whose
+    particles get too little weight at the next power is lost for good. So the model is also evaluated at one particle
+    of each population before each power.
 
     Parameters
     ----------
@@ -239,7 +238,7 @@ class Particles:
     Attributes
     ----------
     passed : ndarray (n, d)
-        Of the latest draws, a place of each population before each of the powers on its way, in random order.
+        Of the latest draws: one particle of each population before each of its powers, in random order.
     """
 
     def __init__(self, chains: Chains, prior: ModelPrior, rng: np.random.Generator):
@@ -247,9 +246,9 @@ class Particles:
         self._errors: list[np.ndarray] = []
 
     def draw(self, populations: int = _POPULATIONS, size: int = _FEWEST) -> tuple[np.ndarray, float]:
-        """Return draws (populations, size, d) of the model as it is now, and their largest R-hat.
+        """Return draws (populations, size, d) of the current model, and their largest R-hat.
 
-        Some hundred evaluations of the model for each of them.
+        Each takes some hundred evaluations of the emulated model.
 
         Raises
         ------
@@ -266,28 +265,28 @@ class Particles:
         return draws[:, :size], largest_rhat(draws)
 
     def take_in(self, log_ratios: np.ndarray) -> None:
-        """Learn from true minus learned log densities (m,) at the first places that were passed.
+        """Learn from true minus emulated log densities (m,) at the first places that were passed.
 
-        What is lower than learned loses no mode, and nor does a place without a density, where a difference is NaN.
+        A density lower than emulated loses no mode, nor does a place without a density, where the difference is NaN.
         """
         missed = np.where(log_ratios > 0.0, log_ratios, 0.0)
         self._errors = [*self._errors[-1:], self._powers[: len(missed)] * missed]
 
     @property
     def know_the_way(self) -> bool:
-        """Whether no weight of a particle at the power that came next was too low, by the places of two rounds."""
+        """Whether no weight of a particle at its next power was too low by a nat, at the places of two rounds."""
         return len(self._errors) > 1 and bool(np.mean(np.square(np.concatenate(self._errors))) < _ENOUGH**2)
 
     def _log_likelihood(self, positions):
-        """Return what the density of the model has besides the prior, (n,)."""
+        """Return the emulated log likelihoods (n,): the log density without the prior's."""
         return np.array([self._chains.log_density(x) for x in positions]) - self._prior.log_density(positions)
 
 
 def share_beyond(draws: np.ndarray, others: np.ndarray) -> float:
-    """Return what share of ``others`` (c, m, d) lies outside of the range of ``draws`` (populations, n, d).
+    """Return the share of ``others`` (c, m, d) outside of the range of ``draws`` (populations, n, d), beyond chance.
 
-    Populations of a posterior that is hard for them may agree, and lack the same thin end: NUTS chains that begin
-    at them go there. Less what of as many draws of one distribution would.
+    Populations may agree and all lack the same thin end of a posterior, which NUTS chains that begin at them reach.
+    The share expected of as many draws of one distribution is subtracted.
     """
     n, d = draws.shape[0] * draws.shape[1], draws.shape[2]
     low, high = draws.min(axis=(0, 1)), draws.max(axis=(0, 1))

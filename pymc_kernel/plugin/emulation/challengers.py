@@ -1,4 +1,4 @@
-"""What draws of an emulated model miss: modes that no chain is in, what a penalty leaves out, and ends of tails."""
+"""What draws of an emulated model miss: modes without a chain, mass that a penalty leaves out, ends of tails."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -23,24 +23,24 @@ _REMEMBERED = 2 * _EVALUATED  # the places of two rounds, as many as must agree 
 
 
 class LeftOut(NamedTuple):
-    """Places that may be in the posterior and that what is learned leaves out."""
+    """Places that may be in the posterior, but have next to no mass by what was learned."""
 
     places: np.ndarray
     """(m, d)."""
     learned: np.ndarray
-    """(m,), log densities there by what is learned."""
+    """(m,), emulated log densities there."""
     possible: np.ndarray
-    """(m,), and as high as they may be."""
+    """(m,), log densities as high as they may be."""
     times_drawn: np.ndarray
-    """(m,), how often each was drawn by the mass that it may have."""
+    """(m,), how often each was drawn, in proportion to the mass that it may have."""
 
 
 class Challengers:
-    """Chains that begin anew, to be compared with those that go on from round to round.
+    """Chains that begin anew in each round, to be compared with those that go on from round to round.
 
-    The posterior may have modes that none of these is in, and never will be. Challengers may, which begin as those of
-    ``pm.sample`` will, around a draw, around the user's initial values, and at draws of the prior. Of a model with a
-    penalty they sample without it, so that they end in modes that are only possible, too: one evaluation tells.
+    The latter may all miss a mode, for good. Challengers begin as the chains of ``pm.sample`` will: around a draw,
+    around the user's initial values, and at draws of the prior. They sample without the penalty, so they also end in
+    modes that are only possible; one evaluation shows whether such a mode is real.
 
     Parameters
     ----------
@@ -52,11 +52,11 @@ class Challengers:
     Attributes
     ----------
     apart : ndarray (m, d)
-        Where the latest of them end that are apart from the draws.
+        Ends of the latest challengers that are apart from the draws.
     left_out : LeftOut
-        Some of what is left out, where it has much mass.
+        Some of the places that are left out, if they may have much mass.
     beyond : ndarray (m, d) or None
-        Places beyond the outermost draws, where what is learned has no draws; None where these were not looked for.
+        Places beyond the outermost draws, where the emulated density is too low for draws; None if not looked for.
     """
 
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
@@ -69,14 +69,14 @@ class Challengers:
         self.forget()
 
     def forget(self) -> None:
-        """Have no places to be evaluated."""
+        """Drop all places to be evaluated."""
         self.apart = np.empty((0, self._num_parameters))
         self.left_out = LeftOut(self.apart, np.empty(0), np.empty(0), np.empty(0, int))
         self.beyond: np.ndarray | None = None
 
     @property
     def places(self) -> dict[str, np.ndarray]:
-        """Places to be evaluated, (m, d) of each kind, in the order in which a batch has them."""
+        """Places to be evaluated, (m, d) of each kind, in their order in a batch."""
         beyond = self.apart[:0] if self.beyond is None else self.beyond
         return {"apart": self.apart, "left_out": self.left_out.places, "beyond": beyond}
 
@@ -90,18 +90,17 @@ class Challengers:
     ) -> tuple[np.ndarray, float, float]:
         """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
 
-        With ``versions``, as of :meth:`note_possible`, it is asked whether the posterior may go on, where the penalty
-        leaves nothing out.
+        If the penalty leaves nothing out, ``versions`` (see :meth:`note_possible`) tell whether the posterior goes on.
 
         Returns
         -------
         draws : ndarray (chains, n, d)
-            With those of the challengers, if all are of one density and do not agree.
+            Without a penalty those of the challengers are added, if they do not agree.
         rhat : float
-            Of what is known to be in the posterior.
+            Of the draws known to be in the posterior.
         distance : float
-            Total variation distance between draws without and with the penalty, or from a posterior that goes on, were
-            all of that real; from ``enough`` on some of the places that make it are to be evaluated.
+            Total variation distance between draws without and with the penalty, or from a posterior that goes on, if
+            all such mass were real. From ``enough`` on, some of the places that cause it are to be evaluated.
         """
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
         both, rhat = self._drawn_beside(challengers, draws)
@@ -125,7 +124,7 @@ class Challengers:
     def question(
         self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray] | None, enough: float
     ) -> float:
-        """Return the distance as :meth:`challenge` does, of ``draws`` (populations, n, d) that no chain made."""
+        """Return the distance, as :meth:`challenge` does, for ``draws`` (populations, n, d) of particles."""
         others = draws[:0]
         if self._penalty_share is not None:
             with self._without_penalty():
@@ -133,7 +132,7 @@ class Challengers:
         return self._distance_left_out(chains, flat_draws(others), draws, versions, enough)
 
     def _distance_left_out(self, chains, others, draws, versions, enough):
-        """Return the distance from a posterior without the penalty, by ``others`` (n, d), or from one that goes on."""
+        """Return the distance from the posterior of ``others`` (n, d), without penalty, or from one that goes on."""
         distance = 0.0
         if len(others):
             distance = self.note_left_out(chains, self._rng.permutation(others)[:COMPARED], enough)
@@ -150,9 +149,9 @@ class Challengers:
         return both, largest_rhat(both)
 
     def note_left_out(self, chains: Chains, draws: np.ndarray, enough: float) -> float:
-        """Note some of ``draws`` (n, d), which are without the penalty, that it leaves out, and return the distance.
+        """Note some of ``draws`` (n, d) made without the penalty that it leaves out, and return the distance.
 
-        What is not known may well be flat, as where a curve is saturated: then the penalty would cut a tail.
+        Where a curve is saturated, an unknown function may well stay flat; then the penalty would cut off a tail.
         """
         possible, learned = self._without_and_with(chains, draws)
         losses = possible - learned
@@ -166,9 +165,9 @@ class Challengers:
     ) -> float:
         """Note some places where the posterior may go on, and return the distance from a posterior that does.
 
-        It has at each place the highest density of several versions of what is learned. The places are draws of chains
-        with half of the log likelihood, which go further out, and to other modes. That is a bound: of a log likelihood
-        of four parameters most of it is not there. How much of it is real, :meth:`take_in` learns.
+        That posterior has at each place the highest density of several possible versions of the emulator. The places
+        are draws of chains with half of the log likelihood, which go further out, and to other modes. The distance is a
+        bound: with four parameters, most of that mass is not there. :meth:`take_in` learns how much of it is real.
 
         Parameters
         ----------
@@ -176,7 +175,7 @@ class Challengers:
         draws : ndarray (chains, n, d)
             Of these.
         versions : callable
-            Returns log densities at a place (d,) with outputs as they may be.
+            Returns log densities at a place (d,) for possible versions of the outputs.
         enough : float
         """
         if self._wide is None:
@@ -197,13 +196,13 @@ class Challengers:
         return distance
 
     def _choose(self, draws, weights, learned, possible):
-        """Note some of draws (n, d), by their weights, and their log densities as learned and as they may be."""
+        """Note some of the draws (n, d), chosen by weights, with their emulated and their possible log densities."""
         drawn = self._rng.choice(len(draws), _EVALUATED, p=weights / weights.sum())
         chosen, times = np.unique(drawn, return_counts=True)
         self.left_out = LeftOut(draws[chosen], learned[chosen], possible[chosen], times)
 
     def losses(self, chains: Chains, places: np.ndarray) -> np.ndarray:
-        """Return the log densities (n,) that the penalty takes at places (n, d)."""
+        """Return by how much (n,) the penalty lowers the log density at places (n, d)."""
         return np.subtract(*self._without_and_with(chains, places))
 
     def _without_and_with(self, chains, places):
@@ -213,13 +212,13 @@ class Challengers:
         return without, np.array([chains.log_density(x) for x in places])
 
     def note_beyond(self, chains: Chains, draws: np.ndarray, least: float) -> None:
-        """Note the places beyond ``draws`` (n, d) with a log density below ``least``.
+        """Note places beyond ``draws`` (n, d), near and far, whose emulated log density is below ``least``.
 
-        Near to them and far out, above them for each parameter and below them in turn.
+        Rounds alternate between places above the draws and below them, for each parameter.
 
-        Where evaluations end a trend takes over, which knows the steep side of a tail and may fall by twenty nats where
-        the tail goes on. Neither chains without the penalty nor with half of the log likelihood get there, and what is
-        known of errors does not tell of a wrong trend. So the model is asked, without regard to what was learned.
+        Where evaluations end, the emulator follows a trend, which may fall by twenty nats where a tail goes on. Neither
+        chains without the penalty nor chains with half of the log likelihood get there, and the estimated errors do not
+        show a wrong trend. So the model is evaluated there, whatever the emulator says.
         """
         self._side = -self._side
         places = np.concatenate([places_beyond(draws, self._side * further) for further in (_NEAR, _FAR)])
@@ -227,10 +226,10 @@ class Challengers:
         self.beyond = places[~is_like_draws]
 
     def take_in(self, found: np.ndarray) -> None:
-        """Learn how much of what may be left out is real, from true log densities (m,) at the first places left out.
+        """Learn how much of the mass left out is real, from true log densities (m,) at the first places left out.
 
-        The places are drawn by the mass that they may have beyond what is learned, so that the mean share of it that
-        they do have is that of all the mass.
+        Places are drawn in proportion to the mass that they may have beyond the emulated one. So the mean share of it
+        that proves real estimates the share of all such mass.
         """
         _, learned, possible, times = (a[: len(found)] for a in self.left_out)
         is_lower = learned < possible  # with more mass by all versions, one may be no higher than what is learned
@@ -241,28 +240,28 @@ class Challengers:
 
     @property
     def real_share(self) -> float:
-        """What share of the mass that may be left out is real, by the latest places of it; one before there was any.
+        """Share of the mass left out that is real, by the latest such places; one before there was any.
 
-        The posterior mean under Jeffreys' prior: that a few places have none does not prove that there is none.
+        The posterior mean under Jeffreys' prior, since a few places without mass do not prove that there is none.
         """
         count = len(self._real_shares)
         return float((self._real_shares.sum() + 0.5) / (count + 1)) if count else 1.0
 
     def real_distance(self, possible: float) -> float:
-        """Return the distance from a posterior of which that share is real, where with all it would be ``possible``.
+        """Return the distance with the share that is real, given the distance ``possible`` if all were.
 
-        With a mass m beside that of what is learned, which is one, the distance is m / (1 + m).
+        With a mass m beside an emulated mass of one, the distance is m / (1 + m).
         """
         real = possible * self.real_share
         return real / (1.0 - possible + real)
 
     def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
-        """Return those places apart (m, d) that are in modes of the posterior, and the R-hat with the chains there.
+        """Return the ends (m, d) of challengers that are in modes of the posterior, and the R-hat with their chains.
 
         Parameters
         ----------
         found : ndarray (m,)
-            True log densities at these places, or at as many as there were evaluations left for: the rest counts.
+            True log densities at the first of the ends; those without an evaluation count as modes.
         least : float
             Log density that hardly any draw is below.
         """
@@ -284,10 +283,10 @@ class Challengers:
 
 
 def places_beyond(draws: np.ndarray, further: float) -> np.ndarray:
-    """Return a place beyond the outermost of draws (n, d) for each parameter, (d, d).
+    """Return for each parameter a place beyond its outermost draw, (d, d), of draws (n, d).
 
-    By ``further`` of the way from the median to the outermost draw, the largest one, or the smallest one where it is
-    negative. The other parameters are where a quadratic function of that one through the outer half of the draws leads.
+    It lies further out by the share ``further`` of the distance from the median to the largest draw, or to the smallest
+    one if the share is negative. The other parameters follow a quadratic fit through the outer half of the draws.
     """
     center, places = np.median(draws, axis=0), np.empty((draws.shape[1],) * 2)
     for j, order in enumerate(np.argsort(math.copysign(1.0, further) * draws, axis=0).T):
