@@ -224,9 +224,8 @@ def emulate(
     ended = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
     emulated = search.result(ended.first_error)
     ended.warn_of_deaths()
-    for problem in (search.problem(ended.first_error), MODES_APART * search.best_is_by_particles):
-        if problem:
-            warn_user(problem)
+    if problem := search.problem(ended.first_error) or MODES_APART * search.best_is_by_particles:
+        warn_user(problem)
     return emulated
 
 

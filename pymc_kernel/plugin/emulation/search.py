@@ -588,7 +588,9 @@ class Search:
         if not chains_agree:
             problems.append(f"{self._sampler} on it do not agree (R-hat {best.rhat:.2f})")
         elif not self.is_confirmed:
-            problems.append("this was measured once only, or chains with the last evaluations do not agree")
+            problems.append(
+                "one round alone confirms its distance, or its chains no longer agree once the last evaluations are learned"
+            )
         if self.particles is not None and not self.particles.know_the_way:
             problems.append("it may lack modes: on the way from the prior it was not found right within a nat")
         if not problems:
