@@ -588,9 +588,7 @@ class Search:
         if not chains_agree:
             problems.append(f"{self._sampler} on it do not agree (R-hat {best.rhat:.2f})")
         elif not self.is_confirmed:
-            problems.append(
-                "one round alone confirms its distance, or its chains no longer agree once the last evaluations are learned"
-            )
+            problems.append("one round alone confirms its distance, or its chains no longer agree after the last one")
         if self.particles is not None and not self.particles.know_the_way:
             problems.append("it may lack modes: on the way from the prior it was not found right within a nat")
         if not problems:
