@@ -697,7 +697,7 @@ def _unchallenged(self, chains, draws, centers, versions, enough):
 
 #: Mechanism -> what stands in place of names of modules when it is off.
 SEARCH = {
-    "first places": {"plugin.emulation.structure.Unknown.design_size": property(lambda unknown: unknown.batch_size)},
+    "first places": {"plugin.emulation.structure.Unknown.design_size": 0},
     "penalty": {"plugin.emulation.structure.Unknown.has_penalty": lambda *given: False},
     "explorers": {
         f"{_OF_SEARCH}._explored": lambda self, prior: (
@@ -724,20 +724,22 @@ SEARCHED = {
     "drawn": ("bend", "funnel", "heavy", "mixture", "spike", "kink", "hierarchy", "regression"),
     "parts": ("hares and lynx, 8 parameters", "sensor in a regression, 34 parameters"),
 }
+#: Group -> its script, and in its rows the error, what is judged, and how large that is at most where it is right.
+_SCRIPTS = {
+    "modes": (learned_modes, "off", "off", learned_modes.WRONG),
+    "tails": (learned_tails, "off", "off", learned_tails.WRONG),
+    "parts": (learned_parts, "mean", "certain", learned_parts.OFF),
+}
 _OF_SEARCHES = ("right", "silent", "error", "evaluations", "seconds")
 
 
 def _searched(group, family, seed):
     """Return right, silent, and logarithms of error and evaluations of one search."""
-    if group == "parts":
-        row = learned_parts.one_run(family, seed)
-        is_right, is_said = row["certain"] <= learned_parts.OFF, row["said"] or row["rhat"] > STUCK
-        return [is_right, not is_right and not is_said, np.log(row["mean"]), np.log(row["evaluations"])]
-    if group != "drawn":
-        script = {"modes": learned_modes, "tails": learned_tails}[group]
+    if group in _SCRIPTS:
+        script, error, judged, most = _SCRIPTS[group]
         row = script.one_run(family, seed)
-        is_right, is_said = row["off"] <= script.WRONG, row["said"] or row["rhat"] > STUCK
-        return [is_right, not is_right and not is_said, np.log(row["off"]), np.log(row["evaluations"])]
+        is_right, is_said = row[judged] <= most, row["said"] or row["rhat"] > STUCK
+        return [is_right, not is_right and not is_said, np.log(row[error]), np.log(row["evaluations"])]
     kept = {}
 
     def call(model):

@@ -3,9 +3,9 @@
 Package sbi by its defaults, 1,000 simulations in five rounds: a network for the likelihood, sampled by slice sampling
 (``NLE``), and one for the posterior with atomic proposals (``NPE``). Package pyABC: sequential rejection (``ABC-SMC``),
 populations of its default size, distances by its adaptive norm, draws from the kernel density that it proposes from.
-Observations, reference draws and the judge are
-those of ``benchmarks.community``, whose rows of ``sample_likelihood_free`` stand beside. Seconds are those of all
-processors, simulations included. A run that takes longer than ``limit`` of them is ended, and its row says so.
+Observations, reference draws and the judge are those of ``benchmarks.community``, whose rows of
+``sample_likelihood_free`` stand beside. Seconds are those of all processors, simulations included. A run that takes
+longer than ``limit`` of them is ended, and its row says so.
 
 sbi brings PyTorch, some gigabytes: it needs an environment of its own, with the extra '.[rivals-simulators]', which has
 both. Of a package that is not there the rows that are kept stay.

@@ -271,7 +271,7 @@ def run(name, noise, seed, most, tolerance=None):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         idata, seconds = measures.timed(lambda: pk.sample_surrogate(model=model, **settings))
-    draws = pk.unconstrained_draws(idata["posterior"].to_dataset(), model)
+    draws = pk.unconstrained_draws(idata, model)
     stats = idata["sample_stats"]
     off, surely_off = quantile_errors(draws, exact)
     is_stuck = measures.largest_rhat(draws) > 1.05  # PyMC says so

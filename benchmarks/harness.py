@@ -143,10 +143,10 @@ def write_between(path: Path, marker: str, text: str) -> None:
 
 
 def write_results(marker: str, text: str, path: Path = RESULTS) -> None:
-    """Write a table between its markers, and below it when, with what and where; and the contents of the file."""
+    """Write a table between its markers, and below it when, with what and where; and the file's contents, if any."""
     write_between(path, marker, f"{text.strip()}\n\n*Last written {date.today()} with {versions()}.*")
-    if path == RESULTS:
-        write_between(path, "contents", contents(path.read_text()))
+    if "<!-- contents -->" in (whole := path.read_text()):
+        write_between(path, "contents", contents(whole))
 
 
 def versions() -> str:

@@ -53,7 +53,7 @@ def tested(name, draws, num_sets):
     """Return what the tests of disjoint sets of draws found, those of ``pk.summary``."""
     model, scores = model_and_scores(name)
     tree = as_tree(draws, num_sets)
-    positions = unconstrained_draws(tree["posterior"].to_dataset(), model)
+    positions = unconstrained_draws(tree, model)
     pulled = scores(positions.reshape(-1, positions.shape[-1])).reshape(positions.shape)
     tests = [
         stein.ksd_test(x, s, coordinates=True, num_replicates=_NUM_REPLICATES)
@@ -93,7 +93,7 @@ def furthest_off(name, tree, unconstrained):
     """
     truth = ZOO[name].truth()
     model = model_and_scores(name)[0]
-    positions = unconstrained_draws(tree["posterior"].to_dataset(), model)
+    positions = unconstrained_draws(tree, model)
     chains, n, d = positions.shape
     found = constrained_draws(model, positions.reshape(-1, d))
     draws = {}

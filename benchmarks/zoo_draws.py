@@ -84,7 +84,7 @@ def _stored(title, make):
 
 def positions_of(name, draws):
     """Return draws name -> (n, ...) on the unconstrained scale, (n, d)."""
-    return unconstrained_draws(as_tree(draws, 1)["posterior"].to_dataset(), model_and_scores(name)[0])[0]
+    return unconstrained_draws(as_tree(draws, 1), model_and_scores(name)[0])[0]
 
 
 def _free(name, positions):

@@ -2,8 +2,7 @@
 
 For each page ``methods/NAME.rst``: ``methods/output/NAME.txt`` with what its first example prints, ``NAME-2.txt`` that
 of the second and so on; ``NAME.png`` with the picture of the first example that draws one, ``NAME-4.png`` with that of
-the fourth example, if it draws another. The first line of a text says which examples it
-belongs to; a test compares.
+the fourth example, if it draws another. The first line of a text says which examples it belongs to; a test compares.
 """
 
 import contextlib

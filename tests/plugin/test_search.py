@@ -263,18 +263,22 @@ def model_of_waves(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "evaluations", "num_places"),
+    ("kind", "evaluations", "batch_size", "num_places"),
     [
-        ("one", 100, 30),
-        ("one", 40, 20),  # half of all
-        ("one", 16, 10),  # a batch, at least
-        ("twelve", 100, 10),  # which have 120 rows of a function
-        ("log likelihood", 100, 10),
+        ("one", 100, None, 30),
+        ("one", 100, 4, 30),
+        ("one", 40, None, 20),  # half of all
+        ("one", 16, None, 10),  # a batch, at least
+        ("twelve", 100, None, 10),  # which have 120 rows of a function
+        ("log likelihood", 100, None, 10),
+        ("log likelihood", 100, 4, 4),
     ],
 )
-def test_outputs_are_first_learned_from_ten_places_for_each_input(kind, evaluations, num_places, monkeypatch):
+def test_outputs_are_first_learned_from_ten_places_for_each_input(
+    kind, evaluations, batch_size, num_places, monkeypatch
+):
     seen = []
     monkeypatch.setattr(Search, "run", lambda search, prior, places, *rest: seen.append(places))
     model, rng = with_hoisted(model_of_waves(kind)), np.random.default_rng(0)
-    learn(Search(model, unknown_of(model, rng), 0.05, rng), evaluations, progressbar=False)
+    learn(Search(model, unknown_of(model, rng), 0.05, rng), evaluations, batch_size, progressbar=False)
     assert len(np.unique(seen[0], axis=0)) == len(seen[0]) == num_places

@@ -63,12 +63,12 @@ class Unknown(NamedTuple):
 
     @property
     def design_size(self) -> int:
-        """Draws of the prior to learn outputs from, before any draw of a posterior is looked for: ten for each input.
+        """Draws of the prior to learn outputs from before the first batch: ten for each input; none of log likelihoods.
 
         Each has all rows of a function. Chains on a function that is known at fewer places see what is smooth, and none
         leaves a mode that was found by that. A log likelihood says little of a posterior that is far away.
         """
-        sizes = [self.batch_size]
+        sizes = [0]
         for part in self.parts:
             if not (part.is_term or part.like.is_estimate):
                 fewest_rows = int(np.bincount(part.functions).min())

@@ -176,9 +176,7 @@ def _wrong_start(num_dims, got):
 
 def _named_places(model, start, count, rng):
     """Return places (n, d) given by names: a mapping or several, or some draws, as many as are wanted."""
-    if isinstance(start, xr.DataTree):
-        start = start.get("posterior", start).to_dataset()
-    if isinstance(start, xr.Dataset):
+    if isinstance(start, xr.DataTree | xr.Dataset):
         draws = unconstrained_draws(start, model)
         return rng.permutation(draws.reshape(-1, draws.shape[2]))[: count + 1]
     free = {v.name for v in model.free_RVs}
