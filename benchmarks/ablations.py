@@ -731,6 +731,10 @@ _SCRIPTS = {
     "parts": (learned_parts, "mean", "certain", learned_parts.OFF),
 }
 _OF_SEARCHES = ("right", "silent", "error", "evaluations", "seconds")
+WHOLE = "none"  # of the mechanisms is left out
+SEARCH_ROWS = harness.Rows(
+    harness.ROWS / "ablations.jsonl", lambda row: (row["group"], row["family"], row["seed"], row["without"])
+)
 
 
 def _searched(group, family, seed):
@@ -755,34 +759,48 @@ def _searched(group, family, seed):
     return [found.outcome == "right", found.outcome == "silent", *np.log([found.error, evaluations])]
 
 
-def search_outcome(group, family, seed, names):
-    """Return the measures with all mechanisms, then without each, (names + 1, measures)."""
-    found = []
-    for name in (None, *names):
-        begun = time.process_time()
-        with _without(SEARCH.get(name, {})):
-            try:
-                measured = _searched(group, family, seed)
-            except ValueError as error:  # nothing could be learned
-                print(family, seed, name, harness.shortened(str(error)), flush=True)
-                measured = [False, False, np.nan, np.nan]
-        found.append([*measured, np.log(time.process_time() - begun)])
-        print(group, family, seed, name, np.round(found[-1], 2), flush=True)
-    return np.array(found, dtype=float)
+def search_outcome(group, family, seed, name):
+    """Return a row of one search without one mechanism, or with all of them, ``WHOLE``."""
+    begun = time.process_time()
+    with _without(SEARCH.get(name, {})):
+        try:
+            measured = _searched(group, family, seed)
+        except ValueError as error:  # nothing could be learned
+            print(family, seed, name, harness.shortened(str(error)), flush=True)
+            measured = [False, False, np.nan, np.nan]
+    found = [float(x) for x in (*measured, np.log(time.process_time() - begun))]
+    return {"group": group, "family": family, "seed": seed, "without": name} | dict(
+        zip(_OF_SEARCHES, found, strict=True)
+    )
 
 
 def search_rows(first, repetitions, jobs, names=tuple(SEARCH), groups=tuple(SEARCHED)):
-    """Yield rows of searches."""
-    for group in groups:
-        asked = [
-            (group, family, seed, names) for seed in range(first, first + repetitions) for family in SEARCHED[group]
-        ]
-        found = np.array(list(harness.results(search_outcome, asked, jobs)))
-        for k, name in enumerate(names):
+    """Run the searches that have no row, and yield rows of all that have one, on problems that have both."""
+    tasks = [
+        (group, family, seed, name)
+        for seed in range(first, first + repetitions)
+        for group in groups
+        for family in SEARCHED[group]
+        for name in (WHOLE, *names)
+    ]
+    kept = SEARCH_ROWS.complete(search_outcome, tasks, _told, jobs=jobs)
+    found = {SEARCH_ROWS.key(row): [row[measure] for measure in _OF_SEARCHES] for row in kept}
+    for name in SEARCH:
+        for group in SEARCHED:
+            of_both = [
+                (found[*problem, WHOLE], found[*problem, own])
+                for *problem, own in found
+                if own == name and problem[0] == group and (*problem, WHOLE) in found
+            ]
             for m, measure in enumerate(_OF_SEARCHES):
-                pairs = found[:, [0, k + 1], m]
+                pairs = np.array([[on[m], off[m]] for on, off in of_both]).reshape(-1, 2)
                 pairs = pairs[np.isfinite(pairs).all(axis=1)]
-                yield _row(f"search: {name}", f"{group}: {measure}", pairs, m > 1)
+                if len(pairs) > 1:
+                    yield _row(f"search: {name}", f"{group}: {measure}", pairs, m > 1)
+
+
+def _told(row):
+    return ", ".join(f"{measure} {row[measure]:.2f}" for measure in _OF_SEARCHES)
 
 
 #: Part of the package -> mechanisms, problems, and the function of first seed, repetitions and jobs that yields rows.

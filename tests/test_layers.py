@@ -1,10 +1,12 @@
 """Imports run downward only, and the mathematics knows neither PyMC nor ArviZ."""
 
 import ast
+import re
 import sys
 from pathlib import Path
 
-PACKAGE = Path(__file__).parent.parent / "pymc_kernel"
+_ROOT = Path(__file__).parent.parent
+PACKAGE = _ROOT / "pymc_kernel"
 
 MATHEMATICS = (
     "kernels", "scores", "emulation", "stein", "density", "embeddings", "likelihood_free", "mcmc", "smc", "rounds",
@@ -108,3 +110,14 @@ def test_everything_is_compiled_by_one_decorator():
         for node in ast.walk(tree):
             name = getattr(node, "attr", getattr(node, "id", ""))
             assert path.name == "machine_code.py" or name not in ("njit", "jit"), f"{path}, line {node.lineno}"
+
+
+def test_the_files_that_the_architecture_names_are_there():
+    there = {
+        path.name
+        for folder in ("pymc_kernel", "benchmarks", "docs", "tests")
+        for path in _ROOT.glob(f"{folder}/**/*.py")
+    }
+    named = set(re.findall(r"(\w+\.py)`", (_ROOT / "ARCHITECTURE.md").read_text()))
+    assert len(named) > 30
+    assert not named - there

@@ -24,7 +24,7 @@ tests += [pk.stein.ksd_test(x, -x, num_replicates=50, coordinates=True).p_value,
 values = pk.scores.Values().fit(x, -0.5 * (x**2).sum(axis=1))
 estimators = pk.scores.Lite(), pk.scores.Finite(num_features=9), pk.scores.Nystrom(num_basis=4)
 fits = [values, *(estimator.fit(x) for estimator in estimators)]
-numbers = [np.ravel(part) for fit in fits for part in (fit.log_density(x), fit.score(x), fit.hessian_diag(x))]
+numbers = [np.ravel(part) for fit in fits for part in (fit.log_density(x), fit.score(x))]
 print(*tests, *np.concatenate(numbers), *pk.density.BayesianKDE().fit(x).bandwidth.ravel())
 """
 

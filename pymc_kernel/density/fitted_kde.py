@@ -14,18 +14,10 @@ from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
-_LOG_OF_ZERO = -800.0  # whose exponential is zero
-
 
 def checked_data(data, least: int | None = None) -> np.ndarray:
     """Return data as (n, d), or raise; ``least`` points are enough where it is not a first fit."""
-    x = np.asarray(data, dtype=float, order="C")
-    x = x[:, None] if x.ndim == 1 else x
-    if x.ndim != 2 or x.shape[1] == 0:
-        raise ValueError(f"data must have shape (n, d) or (n,), got {np.shape(data)}.")
-    bad = int((~np.isfinite(x)).any(axis=1).sum())
-    if bad:
-        raise ValueError(f"{bad} of {len(x)} points are not finite; leave them out.")
+    x = as_points(data, "data")
     n, d = x.shape
     least_points = d + 2 if least is None else least
     if n < least_points:
@@ -175,10 +167,8 @@ class FittedKDE:
         check_between(probability=probability)
         x = as_points(x, "x", num_dims=self.centers.shape[1])
         draws = self.posterior.sample(np.random.default_rng(rng), size)
-        levels = [normal_mixture(x, self.centers, precision) for precision in draws]
-        # Quantiles between two places without density are not to be the difference of infinities.
-        levels = np.maximum(levels, _LOG_OF_ZERO)
-        return np.exp(np.quantile(levels, [0.5 - 0.5 * probability, 0.5 + 0.5 * probability], axis=0))
+        levels = np.exp([normal_mixture(x, self.centers, precision) for precision in draws])
+        return np.quantile(levels, [0.5 - 0.5 * probability, 0.5 + 0.5 * probability], axis=0)
 
     @one_blas_thread
     def sample(self, size: int, rng=None) -> np.ndarray:
@@ -200,8 +190,6 @@ def _check_proper(posterior) -> None:
 
 
 # -- mixtures around data: compiled loops over pairs ---------------------------------------------------
-
-_SQUARES = 1e150  # beyond, squares overflow, and log(1 + z^2) is 2 log(z) to the last digit
 
 
 def normal_mixture(x: np.ndarray, centers: np.ndarray, precision: np.ndarray) -> np.ndarray:
@@ -231,12 +219,9 @@ def student_mixture(x: np.ndarray, centers: np.ndarray, posterior) -> np.ndarray
     constant = (gammaln(shape + 0.5) - gammaln(shape) - 0.5 * np.log(2.0 * math.pi * rate)).sum()
     block = max(1, 2**22 // (len(centers) * d))
     for start in range(0, len(x), block):
-        distances = np.abs(x[start : start + block, None] - centers) / np.sqrt(2.0 * rate)
-        with np.errstate(divide="ignore"):  # log(1 + z^2), also where the square overflows
-            terms = np.where(
-                distances < _SQUARES, np.log1p(np.minimum(distances, _SQUARES) ** 2), 2.0 * np.log(distances)
-            )
-        logs = -((shape + 0.5) * terms).sum(axis=2)
+        distances = (x[start : start + block, None] - centers) / np.sqrt(2.0 * rate)
+        with np.errstate(over="ignore"):  # farther off than floating-point numbers reach, the density is zero
+            logs = -((shape + 0.5) * np.log1p(distances**2)).sum(axis=2)
         out[start : start + block] = logsumexp(logs, axis=1) - math.log(len(centers))
     return constant + out
 
@@ -265,10 +250,8 @@ def _kernel_rows(x, centers, power, out, start, stop):
                 squared += (x[i, k] - centers[r, k]) ** 2
             if power == 0.0:
                 logs[r] = -0.5 * squared
-            elif squared < np.inf:
-                logs[r] = -0.5 * power * math.log(1.0 + squared)
             else:
-                logs[r] = -power * _log_norm(x[i], centers[r])
+                logs[r] = -0.5 * power * math.log(1.0 + squared)
             largest = max(largest, logs[r])
         if largest == -np.inf:  # farther off than floating-point numbers reach
             out[i] = largest
@@ -277,15 +260,3 @@ def _kernel_rows(x, centers, power, out, start, stop):
         for r in range(n):
             total += math.exp(logs[r] - largest)
         out[i] = largest + math.log(total / n)
-
-
-@compiled
-def _log_norm(one, other):
-    """Return the log of a distance whose square overflows."""
-    farthest = 0.0
-    for k in range(len(one)):
-        farthest = max(farthest, abs(one[k] - other[k]))
-    total = 0.0
-    for k in range(len(one)):
-        total += ((one[k] - other[k]) / farthest) ** 2
-    return math.log(farthest) + 0.5 * math.log(total)

@@ -1,7 +1,7 @@
 """Surrogates of a log density, learned from draws (score matching) or from log-density values.
 
-Every estimator is a frozen set of settings with ``fit(...)``, which returns a :class:`KernelExpansion`:
-``log_density``, ``score``, ``hessian_diag``, ``laplacian`` and ``objective`` on arrays of points.
+Every estimator is a frozen set of settings with ``fit(...)``, which returns what has ``log_density`` and ``score`` on
+arrays of points.
 """
 
 from pymc_kernel.scores.expansion import KernelExpansion

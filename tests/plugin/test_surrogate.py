@@ -4,17 +4,20 @@ import re
 import time
 import warnings
 from concurrent.futures import BrokenExecutor, ThreadPoolExecutor
+from types import SimpleNamespace
 
 import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from pymc.initial_point import make_initial_point_fns_per_chain
 from pytensor import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.plugin.emulation.model_graph import with_whole_likelihood
+from pymc_kernel.plugin.samplers.surrogate import starts_of
 from pymc_kernel.plugin.warn import findings_in
 from tests.plugin.models import Counted
 
@@ -342,3 +345,14 @@ def test_a_time_limit_is_not_that_of_the_compiler():
     assert evaluated["status"][0] == 0
     np.testing.assert_array_equal(evaluated["status"] == 3, evaluated["x"][:, 0] < -0.5)
     assert (evaluated["status"] == 3).any()
+
+
+def test_chains_begin_at_draws_where_a_bound_is_a_parameter():
+    with pm.Model() as model:
+        pm.Uniform("x", 0, pm.LogNormal("b", 0, 0.3))
+    draws = np.random.default_rng(1).normal(size=(5, 2))
+    model.emulation = SimpleNamespace(draws=draws)
+    starts = starts_of(model, 3, np.random.default_rng(2))
+    points = [f(0) for f in make_initial_point_fns_per_chain(model=model, overrides=starts, chains=3)]
+    for found in np.array([[point[v.name] for v in model.value_vars] for point in points]):
+        assert np.abs(draws - found).max(axis=1).min() < 1e-9

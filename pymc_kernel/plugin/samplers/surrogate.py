@@ -12,7 +12,7 @@ from pymc.stats.convergence import log_warnings, run_convergence_checks
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import TOLERANCE, Ended, check_search, learn, search_of
 from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
-from pymc_kernel.plugin.model.unconstrained import data_groups, draws_group, split_positions
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, data_groups, draws_group
 from pymc_kernel.plugin.warn import STATUS_FLAGS, report
 
 _RESERVED = {"evaluation", "coordinate", "position", "log_density", "status"}
@@ -180,8 +180,9 @@ def starts_of(emulated: pm.Model, chains: int, rng: np.random.Generator) -> list
     """Return a start for each chain, a draw of the emulated posterior: around it nothing may have been learned."""
     known = emulated.emulation.draws
     chosen = known[rng.choice(len(known), chains, replace=len(known) < chains)]
-    parts = split_positions(emulated, chosen)
-    return [{v.name: p[i] for v, p in zip(emulated.value_vars, parts, strict=True)} for i in range(chains)]
+    # As the user knows them: PyMC takes no unconstrained value where a bound is a random variable.
+    values = constrained_draws(emulated, chosen, [v.name for v in emulated.free_RVs])
+    return [{name: drawn[i] for name, drawn in values.items()} for i in range(chains)]
 
 
 def _add_groups(tree: xr.DataTree, model: pm.Model, emulated: pm.Model, ended: Ended) -> None:
