@@ -7,10 +7,10 @@ from scipy.special import logsumexp
 
 from pymc_kernel.embeddings.inputs import latent_kernel
 from pymc_kernel.kernels import Gaussian
+from pymc_kernel.kernels.base import gram_times
 from pymc_kernel.kernels.points import as_points, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
-_ROWS = 1024  # of a Gram matrix at a time
 _PREIMAGE_STEPS = 200  # of the fixed point, at most
 _PREIMAGE_TOLERANCE = 1e-8  # of a step, in length scales: as exact as sums of floating-point kernels are
 _SHARES = 2.0 ** -np.arange(9.0)  # of the weight, within the width of a smoothing: to about one of 250 points
@@ -107,10 +107,7 @@ class KernelMean:
     def __call__(self, points) -> np.ndarray:
         """Return the embedding at ``points`` (k, d), shape (k,) or (m, k). Memory O(1024 n)."""
         points = as_points(points, "points")
-        blocks = [
-            self.kernel(points[a : a + _ROWS], self.points) @ self.weights.T for a in range(0, len(points), _ROWS)
-        ]
-        return np.concatenate(blocks).T
+        return gram_times(self.kernel, points, self.weights.T, self.points).T
 
     @one_blas_thread
     def mmd(self, other: "KernelMean") -> np.ndarray:
@@ -154,16 +151,22 @@ class KernelMean:
         return self._each(self.weights, lambda row: self.points[resample(row, num_draws, rng)])
 
     @one_blas_thread
-    def herd(self, num_draws: int, candidates=None) -> np.ndarray:
+    def herd(self, num_draws: int) -> np.ndarray:
         """Return points (num_draws, d) chosen one by one so that their mean embedding follows this one.
 
         Kernel herding (Chen, Welling and Smola 2010): expectations of functions in the RKHS converge at a rate of
-        1 / num_draws where independent draws have its root. Chosen among ``candidates`` (k, d), the points by default.
-        O(k n) for the embedding, O(k) kernels a draw.
+        1 / num_draws where independent draws have its root. O(n^2) for the embedding, O(n) kernels a draw.
         """
         check_whole(least=0, num_draws=num_draws)
-        candidates = self.points if candidates is None else as_points(candidates, "candidates")
-        return self._each(self(candidates), lambda row: candidates[herd(self.kernel, candidates, row, num_draws)])
+        return self._each(self(self.points), lambda row: self.points[self._herded(row, num_draws)])
+
+    def _herded(self, embedding, size):
+        """Return which points (size,), each where the embedding (n,) most exceeds that of the earlier ones."""
+        chosen, served = np.empty(size, dtype=np.int64), np.zeros(len(self.points))
+        for t in range(size):
+            chosen[t] = int(np.argmax(embedding - served / (t + 1.0)))
+            served += self.kernel(self.points[chosen[t]][None], self.points)[0]
+        return chosen
 
     @one_blas_thread
     def point_estimate(self) -> np.ndarray:
@@ -274,16 +277,3 @@ def resample(weights: np.ndarray, size: int, rng: np.random.Generator) -> np.nda
     edges = np.cumsum(weights)
     places = (rng.random() + np.arange(size)) / size * edges[-1]
     return rng.permutation(np.minimum(np.searchsorted(edges, places, side="right"), len(weights) - 1))
-
-
-def herd(kernel, candidates: np.ndarray, embedding: np.ndarray, size: int) -> np.ndarray:
-    """Return indices (size,) of ``candidates`` (k, d), each where the embedding most exceeds that of the earlier ones.
-
-    ``embedding`` (k,) is the kernel mean at the candidates.
-    """
-    chosen = np.empty(size, dtype=np.int64)
-    served = np.zeros(len(candidates))
-    for t in range(size):
-        chosen[t] = int(np.argmax(embedding - served / (t + 1.0)))
-        served += kernel(candidates[chosen[t]][None], candidates)[0]
-    return chosen

@@ -15,7 +15,7 @@ from pymc_kernel.kernels.profiles import fill_profile, radial_row
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
-_DOT_ROWS = 1024  # of a Gram matrix that are in memory at a time
+_ROWS = 1024  # of a Gram matrix that are in memory at a time
 
 
 def _within_range(values):
@@ -122,12 +122,8 @@ class Kernel:
             raise ValueError(f"weights must have {y.shape[0]} rows, one per point, got shape {weights.shape}.")
         if not np.isfinite(weights).all():
             raise ValueError("weights must be finite.")
-        out = np.empty((x.shape[0], *weights.shape[1:]))
         with np.errstate(over="ignore", invalid="ignore"):
-            for start in range(0, x.shape[0], _DOT_ROWS):
-                rows = slice(start, start + _DOT_ROWS)
-                out[rows] = self.profile_matrix(x[rows], y, 0) @ weights
-        return _within_range(out)
+            return _within_range(gram_times(self, x, weights, y))
 
     def gradient(self, x, y=None) -> np.ndarray:
         """Return the gradient in the first argument, d k(x_i, y_j) / d x_i, shape (n, m, d)."""
@@ -216,3 +212,8 @@ class DotProductKernel(Kernel):
             out = (x * inverse) @ (y * inverse).T
             fill_profile(self.family, a, b, order, out.ravel(), out.ravel())
         return _within_range(out)
+
+
+def gram_times(kernel, x: np.ndarray, weights: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return k(x, y) @ weights of any kernel, in blocks of 1024 rows of the matrix."""
+    return np.concatenate([kernel(x[start : start + _ROWS], y) @ weights for start in range(0, len(x), _ROWS)])

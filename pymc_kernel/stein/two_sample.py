@@ -5,13 +5,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from pymc_kernel.kernels import Gaussian
-from pymc_kernel.kernels.base import as_points
+from pymc_kernel.kernels.base import gram_times
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein.draws import choose_thinning
 from pymc_kernel.stein.goodness_of_fit import check_settings, choose_flip_probability, sign_processes
-
-_BLOCK = 1024  # rows of the Gram matrix at a time
-_LARGEST_CORRELATION = 0.25  # after thinning; less than for a discrepancy, whose mean under the null is known
 
 
 @dataclass(frozen=True)
@@ -64,8 +62,8 @@ def mmd_squared(first, second, kernel=None, *, statistic: str = "V", rng=None) -
     n, m = len(first), len(second)
     kernel = _resolved(kernel, first, second, rng)
     ones, others = np.ones(n), np.ones(m)
-    within = ones @ kernel.dot(first, ones), others @ kernel.dot(second, others)
-    across = ones @ kernel.dot(first, others, second)
+    within = ones @ gram_times(kernel, first, ones, first), others @ gram_times(kernel, second, others, second)
+    across = ones @ gram_times(kernel, first, others, second)
     if statistic == "V":
         return float(within[0] / n**2 + within[1] / m**2 - 2.0 * across / (n * m))
     within = within[0] - kernel.diagonal(first).sum(), within[1] - kernel.diagonal(second).sum()
@@ -73,9 +71,8 @@ def mmd_squared(first, second, kernel=None, *, statistic: str = "V", rng=None) -
 
 
 def _both(first, second):
-    first, second = as_points(first, "first"), as_points(second, "second")
-    if first.shape[1] != second.shape[1]:
-        raise ValueError(f"both samples must have the same columns, got {first.shape[1]} and {second.shape[1]}.")
+    first = as_points(first, "first")
+    second = as_points(second, "second", num_dims=first.shape[1])
     if min(len(first), len(second)) < 2:
         raise ValueError("each sample needs at least two draws.")
     return first, second
@@ -137,7 +134,7 @@ def mmd_test(
         values = np.asarray(values, dtype=float)
         chains = [as_points(c, name) for c in (values if values.ndim == 3 else [values])]
         edges = tuple(map(len, chains))
-        one = choose_thinning(np.concatenate(chains), edges, _LARGEST_CORRELATION) if thin == "auto" else int(thin)
+        one = choose_thinning(np.concatenate(chains), edges) if thin == "auto" else int(thin)
         chains = [c[::one] for c in chains]
         samples.append(np.concatenate(chains))
         lengths.append(tuple(len(c) for c in chains))
@@ -153,11 +150,7 @@ def mmd_test(
         signs[rows] -= signs[rows].mean(axis=0)
         signs[rows] /= np.sqrt(1.0 - _variance_of_mean(own, flip))
     weighted = np.column_stack([weights, weights[:, None] * signs])
-    forms = np.zeros(weighted.shape[1])
-    for start in range(0, len(joined), _BLOCK):
-        rows = slice(start, start + _BLOCK)
-        forms += (weighted[rows] * (kernel(joined[rows], joined) @ weighted)).sum(axis=0)
-    forms = np.maximum(forms, 0.0)
+    forms = np.maximum((weighted * gram_times(kernel, joined, weighted, joined)).sum(axis=0), 0.0)
     return MMDTest(
         mmd=float(np.sqrt(forms[0])),
         p_value=float((1 + (forms[1:] >= forms[0]).sum()) / (1 + num_replicates)),

@@ -46,7 +46,7 @@ def test_values_equal_the_textbook_formula(name, points, monkeypatch):
     expected = [[formula(a, b) for b in y] for a in x]
     np.testing.assert_allclose(kernel(x, y), expected, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(kernel.diagonal(x), np.diag(kernel(x)), rtol=1e-12)
-    monkeypatch.setattr(base, "_DOT_ROWS", 3)
+    monkeypatch.setattr(base, "_ROWS", 3)
     np.testing.assert_allclose(kernel.dot(x, y[:, 0], y[:]), kernel(x, y) @ y[:, 0], rtol=1e-10)
 
 
