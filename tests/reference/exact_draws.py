@@ -2,6 +2,21 @@
 
 import numpy as np
 
+from pymc_kernel import stein
+
+
+def p_values(make, repetitions, seed, **settings):
+    """Return the p-values of Stein tests of draws and scores that ``make(rng)`` returns."""
+    rng = np.random.default_rng(seed)
+    return np.array(
+        [stein.ksd_test(*make(rng), num_replicates=200, rng=rng, **settings).p_value for _ in range(repetitions)]
+    )
+
+
+def normal(draws):
+    """Return draws, and their scores as of N(0, I)."""
+    return draws, -draws
+
 
 def autoregressive(rng, correlation, n, d):
     """Stationary AR(1) draws of N(0, I)."""
