@@ -20,7 +20,6 @@ from pymc_kernel.likelihood_free import (
     log_normal_unbiased,
     log_synthetic,
     simulate_repeatedly,
-    simulate_together,
 )
 from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.plugin.arguments import check_whole
@@ -320,11 +319,10 @@ class _SimulatedLikelihood:
 
     def _simulations(self, rng, params, shape):
         if self.vectorized:
-            size = (self.num_simulations, *shape)
-            return simulate_together(lambda: self._simulated(rng, params, size), self.summary, self.num_simulations)
+            shape = (self.num_simulations, *shape)
         sources = iter(rng) if isinstance(rng, list) else repeat(rng)
         return simulate_repeatedly(
-            lambda: self._simulated(next(sources), params, shape), self.summary, self.num_simulations
+            lambda: self._simulated(next(sources), params, shape), self.summary, self.num_simulations, self.vectorized
         )
 
     def _simulated(self, rng, params, size):
