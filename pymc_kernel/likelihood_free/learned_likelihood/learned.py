@@ -62,6 +62,8 @@ class FittedLikelihood:
         What was done to the summaries before the regression.
     density : ConditionalDensity
         Of the transformed summaries.
+    examples : tuple of ndarray, (k, d) and (k, q)
+        Parameters and transformed summaries of some simulations: where the density was learned.
     success : Chance or None
         The probability of not failing, given the parameters; a factor of the density, since the data were observed.
         None where nothing failed.
@@ -71,17 +73,15 @@ class FittedLikelihood:
         What the simulations that were kept back chose.
     replicates : tuple of ConditionalDensity
         Draws of what the density might as well be, by the simulations that there were.
-    examples : tuple of ndarray, (k, d) and (k, q)
-        Parameters and transformed summaries of some of them: where the density was learned.
     """
 
     summaries: SummaryMap
     density: ConditionalDensity
+    examples: tuple[np.ndarray, np.ndarray]
     held_out: HeldOut | None = None
     plan: Plan | None = None
     replicates: tuple[ConditionalDensity, ...] = ()
     success: Chance | None = None
-    examples: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -300,15 +300,16 @@ class LearnedLikelihood:
         order = rng.permutation(len(parameters))
         back, rest = np.split(order[:_MOST_FOR_PLAN], [min(len(order), _MOST_FOR_PLAN) // 5])
         learned, plan = learn(places, data.take(rest), data.take(back), rng, self._sizes)
-        held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
+        some = order[:_MAX_EXAMPLES]
+        examples = parameters[some], transform(summaries[some])
+        first = FittedLikelihood(transform, learned, examples)
+        held_out = check_held_out(first, parameters[back], summaries[back], rng)
         density, replicates = learn_by_plan(places, data, plan, rng, self._sizes, self.num_replicates)
         success = None
         if not whole.all():
             used = weights_of_all > 0.0
             success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
-        some = order[:_MAX_EXAMPLES]
-        examples = parameters[some], transform(summaries[some])
-        return FittedLikelihood(transform, density, held_out, plan, replicates, success, examples)
+        return FittedLikelihood(transform, density, examples, held_out, plan, replicates, success)
 
     def fit_chance(self, parameters, happened, rng, *, weights=None, links=LINKS) -> Chance | None:
         """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was."""
@@ -328,7 +329,7 @@ class LearnedLikelihood:
             rest = np.setdiff1d(np.arange(len(parameters)), rows)
             with one_blas_thread:  # a decorator would leave before the first fold is learned
                 density, _ = learn_by_plan(fit.density.parameters, data.take(rest), fit.plan, rng, self._sizes, 0)
-            yield rows, FittedLikelihood(fit.summaries, density)
+            yield rows, FittedLikelihood(fit.summaries, density, fit.examples)
 
     def _sizes(self, n, d):
         """Return how many bumps in each parameter, and how many in all."""

@@ -200,8 +200,6 @@ def LearnedLikelihood(
 
 def _warn_of_rows_outside(name: str, learned: FittedLikelihood, data: TensorVariable) -> None:
     """Warn where more rows than by chance lie in regions that hardly any simulation reached."""
-    if learned.examples is None:
-        return
     rows = data.eval().reshape(-1, learned.num_summaries)
     values = learned.summaries(rows)
     possible = np.isfinite(values).all(axis=1)

@@ -134,8 +134,6 @@ def _moved(values, changes):
 
 def _share_outside(learned, parameters, rng):
     """Return for each row the share (k,) of draws of its parameters (s, k, d) in places without simulations."""
-    if learned.examples is None:
-        return np.zeros(parameters.shape[1])
     some = parameters[: max(_PLACES // parameters.shape[1], 20)]
     shares = typicality(learned.examples[0], some.reshape(-1, parameters.shape[-1]), rng)
     return (shares < _HARDLY_ANY).reshape(some.shape[:2]).mean(axis=0)
