@@ -20,7 +20,7 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.rounds.checks import Checks, checked, choose_match
+from pymc_kernel.rounds.checks import TAIL, Checks, checked, choose_match
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, SimulatedRegion, region_of
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.weights import effective_share
@@ -209,8 +209,8 @@ class CautiousRounds:
             state.proposals[-1].power,
             state.effective,
             change,
-            fit.place_of(state.observed, draws.positions, rng).joint,
-            np.nan if fit.held_out is None else fit.held_out.joint_coverage,
+            fit.place_of(state.observed, draws.positions, rng),
+            np.nan if fit.held_out is None else float((fit.held_out >= TAIL).mean()),
             draws.correlation,
         )
         state = state._replace(parameters=parameters, summaries=summaries, near=near, likelihood=likelihood)

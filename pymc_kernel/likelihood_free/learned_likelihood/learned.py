@@ -22,29 +22,6 @@ _MOST_ENTRIES = 15_000_000  # of the matrix of joint bumps, so that it takes som
 _NUM_DRAWS = 200  # at each simulation that was kept back; a share of 2.5 % of them has a standard error of 1.1 %
 _MAX_KEPT_BACK = 1000  # that are compared with draws
 _DRAWS_FOR_PLACE = 2000  # at least, among which an observation lies
-_LEVEL = 0.95
-
-
-class HeldOut(NamedTuple):
-    """How simulations that were kept back lie in the distributions that were learned for them.
-
-    Its numbers are those of a density learned from the other simulations alone.
-    """
-
-    transforms: np.ndarray  # (m, q), probability-integral transforms; uniform on (0, 1) for the right distributions
-    joint: np.ndarray  # (m,), probabilities of a smaller density; uniform likewise
-
-    @property
-    def joint_coverage(self) -> float:
-        """Share of cases in the region of highest density that holds 95 %."""
-        return float((self.joint >= 1.0 - _LEVEL).mean())
-
-
-class PredictivePlace(NamedTuple):
-    """Where an observation lies in the distribution of simulated ones; small numbers say outside."""
-
-    p_values: np.ndarray  # (q,), two-sided, of each summary
-    joint: float  # probability of a smaller density than the observation's
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +44,9 @@ class FittedLikelihood:
     success : Chance or None
         The probability of not failing, given the parameters; a factor of the density, since the data were observed.
         None where nothing failed.
-    held_out : HeldOut or None
-        How simulations that were kept back lie in what was learned from the others.
+    held_out : ndarray (m,) or None
+        Of simulations that were kept back, the probability of a smaller density than theirs, in what was learned from
+        the others alone; uniform on (0, 1) for the right distributions.
     plan : Plan or None
         What the simulations that were kept back chose.
     replicates : tuple of ConditionalDensity
@@ -78,7 +56,7 @@ class FittedLikelihood:
     summaries: SummaryMap
     density: ConditionalDensity
     examples: tuple[np.ndarray, np.ndarray]
-    held_out: HeldOut | None = None
+    held_out: np.ndarray | None = None
     plan: Plan | None = None
     replicates: tuple[ConditionalDensity, ...] = ()
     success: Chance | None = None
@@ -129,11 +107,11 @@ class FittedLikelihood:
         return self.summaries.inverse(self.density.sample(self._parameters(parameters), rng))
 
     @one_blas_thread
-    def place_of(self, observed, parameters, rng: np.random.Generator) -> PredictivePlace:
-        """Return where ``observed`` (q,) lies in the learned distributions given ``parameters`` (m, d).
+    def place_of(self, observed, parameters, rng: np.random.Generator) -> float:
+        """Return the probability of a smaller density than that of ``observed`` (q,), given ``parameters`` (m, d).
 
-        With draws from the posterior it is a posterior predictive check of each summary, and of all together; with
-        the parameters that were simulated it says whether anything like the observation was simulated at all.
+        With draws from the posterior it is a posterior predictive check; with the parameters that were simulated it
+        says whether anything like the observation was simulated at all. Small numbers say outside.
         """
         observed = as_numbers(observed, "observed")
         if observed.shape != self.summaries.kept.shape:
@@ -142,10 +120,8 @@ class FittedLikelihood:
         repeated = np.tile(parameters, (max(1, -(-_DRAWS_FOR_PLACE // len(parameters))), 1))
         draws = self.sample(repeated, rng)
         rows = np.broadcast_to(observed, draws.shape)
-        below = _share_below(draws, rows, rng).sum(axis=0)
-        share = (below + 0.5) / (len(draws) + 1.0)
         lower = self.log_density(repeated, draws) < self.log_density(repeated, rows)
-        return PredictivePlace(2.0 * np.minimum(share, 1.0 - share), float((lower.sum() + 0.5) / (len(draws) + 1.0)))
+        return float((lower.sum() + 0.5) / (len(draws) + 1.0))
 
     def _parameters(self, parameters):
         parameters = as_points(parameters, "parameters")
@@ -337,23 +313,16 @@ class LearnedLikelihood:
         return num_knots, min(self.num_centers, 50 + n // 10, max(_MOST_ENTRIES // n, 50))
 
 
-def check_held_out(fit: FittedLikelihood, parameters, summaries, rng) -> HeldOut:
-    """Return where rows of ``summaries`` (m, q) lie given ``parameters`` (m, d)."""
+def check_held_out(fit: FittedLikelihood, parameters, summaries, rng) -> np.ndarray:
+    """Return probabilities (m,) of smaller densities than those of ``summaries`` (m, q) given ``parameters`` (m, d)."""
     if len(parameters) > _MAX_KEPT_BACK:
         some = rng.choice(len(parameters), _MAX_KEPT_BACK, replace=False)
         parameters, summaries = parameters[some], summaries[some]
     scores = fit.log_density(parameters, summaries)
-    below, lower = np.zeros(summaries.shape), np.zeros(len(parameters))
+    lower = rng.random(len(parameters))
     for _ in range(_NUM_DRAWS):
-        draws = fit.sample(parameters, rng)
-        below += _share_below(draws, summaries, rng)
-        lower += fit.log_density(parameters, draws) < scores
-    jitter = rng.random(summaries.shape), rng.random(len(parameters))
-    return HeldOut((below + jitter[0]) / (_NUM_DRAWS + 1), (lower + jitter[1]) / (_NUM_DRAWS + 1))
-
-
-def _share_below(draws, values, rng):
-    return np.where(draws == values, rng.random(values.shape), draws < values)
+        lower += fit.log_density(parameters, fit.sample(parameters, rng)) < scores
+    return lower / (_NUM_DRAWS + 1)
 
 
 def _data(transform, places, parameters, summaries, weights, rng, spread=None) -> Data:
