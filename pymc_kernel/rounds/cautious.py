@@ -12,7 +12,6 @@ simulations are made by the caller.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +95,7 @@ class State(NamedTuple):
     """Of the proposal that is being simulated."""
     rounds: tuple[Round, ...]
     checks: Checks | None
-    """Of the last round's likelihood; None before, and where the estimator has no folds."""
+    """Of the last round's likelihood; None before."""
     is_finished: bool
 
 
@@ -111,7 +110,7 @@ class CautiousRounds:
     rounds : int, optional
         By default at most five, and fewer once the posterior has settled: then what is left is simulated in one.
     estimator : LearnedLikelihood
-        With settings of your own; or any object whose ``fit(parameters, summaries, rng)`` returns the same methods.
+        With settings of your own.
     sampler : ParticleSampler
         Of posteriors and proposals.
     """
@@ -123,11 +122,10 @@ class CautiousRounds:
 
     def __post_init__(self):
         check_whole("rounds", num_simulations=self.num_simulations, rounds=self.rounds)
-        if isinstance(self.estimator, type):
-            name = self.estimator.__name__
-            raise TypeError(f"estimator must be an object with settings, such as {name}(), got the class {name}.")
-        if not callable(getattr(self.estimator, "fit", None)):
-            raise TypeError(f"estimator must have a method fit, got {type(self.estimator).__name__}.")
+        if not isinstance(self.estimator, LearnedLikelihood):
+            raise TypeError(
+                f"estimator must be LearnedLikelihood(), with settings of your own, got {self.estimator!r}."
+            )
         if self.num_simulations < (self.rounds or 1):
             raise ValueError(f"{self.num_simulations} simulations are too few for {self.rounds} rounds.")
 
@@ -194,11 +192,13 @@ class CautiousRounds:
                 # The region stays: a fit to few simulations far out says nothing of places beyond it.
                 near = whole
         fit = self.estimator.fit(parameters[near], summaries[near], rng)
-        success = self._chance(parameters, whole, rng)
+        success = self.estimator.fit_chance(parameters, whole, rng)
         likelihood, folds = LocalLikelihood(fit, state.observed, region, success), []
-        if is_last and hasattr(self.estimator, "fit_folds"):
+        if is_last:
             folds = list(self.estimator.fit_folds(fit, parameters[near], summaries[near], rng))
-            likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, self._chance, rng)
+            likelihood, folds = choose_match(
+                likelihood, folds, parameters, summaries, near, self.estimator.fit_chance, rng
+            )
         sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, _NUM_PROPOSED))
         draws = sampler.sample(rng, state.prior, likelihood)
         change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
@@ -226,14 +226,10 @@ class CautiousRounds:
         """Return likelihoods that are learned anew from all simulations, each time with random weights of them.
 
         A Bayesian bootstrap (Rubin 1981): with the weights vary the choices that a fit makes, which its own
-        ``replicates`` take for granted. None where the estimator takes no weights.
+        ``replicates`` take for granted.
         """
-        if "weights" not in signature(self.estimator.fit).parameters:
-            return []
         known, parameters, summaries = state.likelihood, state.parameters[state.near], state.summaries[state.near]
-        estimator = self.estimator
-        if isinstance(estimator, LearnedLikelihood):
-            estimator = replace(estimator, num_replicates=0)
+        estimator = replace(self.estimator, num_replicates=0)
         replicates, found = known.replicates() or [known], []
         for i in range(number):
             weights = rng.standard_exponential(len(parameters))
@@ -251,11 +247,6 @@ class CautiousRounds:
             state, parameters = self.propose(rng, state)
             state = self.update(rng, state, parameters, simulate(rng, parameters))
         return self.sampler.sample(rng, state.prior, state.likelihood), state
-
-    def _chance(self, parameters, happened, rng, **options):
-        """Return the probability of an event as a function of the parameters; None where it is certain."""
-        learner = self.estimator if hasattr(self.estimator, "fit_chance") else LearnedLikelihood()
-        return learner.fit_chance(parameters, happened, rng, **options)
 
     def _next_size(self, state):
         """Return how many simulations the next round has."""

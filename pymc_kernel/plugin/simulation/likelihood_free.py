@@ -241,10 +241,8 @@ def _joined(simulations):
 def _posterior(rng, config: CautiousRounds, state: State, chains: int, draws: int) -> list[Draws]:
     """Return draws for each chain, of likelihoods that differ as much as what was learned is unsure; or of the best."""
     sampler = replace(config.sampler, num_particles=max(draws, _FEWEST_PARTICLES))
-    likelihoods = [state.likelihood]
-    if chains > 1:
-        likelihoods = config.refits(rng, state, chains) or state.likelihood.replicates() or likelihoods
-    return [sampler.sample(rng, state.prior, likelihoods[i % len(likelihoods)]) for i in range(chains)]
+    likelihoods = config.refits(rng, state, chains) if chains > 1 else [state.likelihood]
+    return [sampler.sample(rng, state.prior, likelihood) for likelihood in likelihoods]
 
 
 def _stats(state: State, posterior: list[Draws]) -> dict:
