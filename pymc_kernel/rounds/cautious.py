@@ -10,7 +10,6 @@ decides over the power of the next.
 simulations are made by the caller.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -24,7 +23,6 @@ from pymc_kernel.rounds.local_likelihood import LocalLikelihood, SimulatedRegion
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.weights import effective_share
 
-Simulate = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 _MAX_ROUNDS = 5
 _FEWEST_A_ROUND = 20  # simulations, where the number of rounds is not given: fewer are not learned from
 _MAX_POWER = 1.0  # of the likelihood: its own posterior
@@ -123,9 +121,7 @@ class CautiousRounds:
     def __post_init__(self):
         check_whole("rounds", num_simulations=self.num_simulations, rounds=self.rounds)
         if not isinstance(self.estimator, LearnedLikelihood):
-            raise TypeError(
-                f"estimator must be LearnedLikelihood(), with settings of your own, got {self.estimator!r}."
-            )
+            raise TypeError(f"estimator must be LearnedLikelihood() with settings of your own, got {self.estimator!r}.")
         if self.num_simulations < (self.rounds or 1):
             raise ValueError(f"{self.num_simulations} simulations are too few for {self.rounds} rounds.")
 
@@ -192,13 +188,12 @@ class CautiousRounds:
                 # The region stays: a fit to few simulations far out says nothing of places beyond it.
                 near = whole
         fit = self.estimator.fit(parameters[near], summaries[near], rng)
-        success = self.estimator.fit_chance(parameters, whole, rng)
+        learn_chance = self.estimator.fit_chance
+        success = learn_chance(parameters, whole, rng)
         likelihood, folds = LocalLikelihood(fit, state.observed, region, success), []
         if is_last:
             folds = list(self.estimator.fit_folds(fit, parameters[near], summaries[near], rng))
-            likelihood, folds = choose_match(
-                likelihood, folds, parameters, summaries, near, self.estimator.fit_chance, rng
-            )
+            likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, learn_chance, rng)
         sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, _NUM_PROPOSED))
         draws = sampler.sample(rng, state.prior, likelihood)
         change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
@@ -236,17 +231,6 @@ class CautiousRounds:
             fit = estimator.fit(parameters, summaries, rng, weights=weights)
             found.append(replace(replicates[i % len(replicates)], fit=fit))
         return found
-
-    def run(self, simulate: Simulate, prior: Prior, observed, rng: np.random.Generator) -> tuple[Draws, State]:
-        """Return draws from the posterior after all rounds, as many as the sampler has particles, and the last state.
-
-        ``simulate(rng, parameters (m, d))`` returns summaries (m, q).
-        """
-        state = self.init(prior, observed)
-        while not state.is_finished:
-            state, parameters = self.propose(rng, state)
-            state = self.update(rng, state, parameters, simulate(rng, parameters))
-        return self.sampler.sample(rng, state.prior, state.likelihood), state
 
     def _next_size(self, state):
         """Return how many simulations the next round has."""

@@ -14,6 +14,7 @@ from pymc_kernel.rounds.checks import checked, choose_match, simulated_ranks, su
 from pymc_kernel.rounds.local_likelihood import Match
 from tests.reference.grids import moments
 from tests.rounds.priors import NormalPrior
+from tests.rounds.whole_runs import run
 
 NOISE = np.array([0.3, 500.0])
 UNIT = np.array([1.0, 1e3])
@@ -201,7 +202,7 @@ def test_no_case_is_no_opinion():
 
 def rounds_of(simulate, prior, observed, seed, number=300, **settings):
     config = CautiousRounds(number, sampler=ParticleSampler(1000), **settings)
-    return config.run(simulate, prior, np.array(observed), np.random.default_rng(seed))
+    return run(config, simulate, prior, np.array(observed), np.random.default_rng(seed))
 
 
 def test_a_summary_that_is_the_square_of_another_is_said():
