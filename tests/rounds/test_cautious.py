@@ -10,7 +10,7 @@ from tests.reference.grids import moments
 from tests.rounds.priors import NormalPrior
 from tests.rounds.whole_runs import run
 
-FAST = ParticleSampler(600, moves=16)
+FAST = ParticleSampler(600)
 
 
 class Quadratic(LearnedLikelihood):
