@@ -1,10 +1,12 @@
 """Distributions of residuals: independent or joint mixtures of normals, by expectation-maximization."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
+from scipy.cluster.vq import kmeans2
 from scipy.special import ndtr
 
 _LOG_2_PI = np.log(2.0 * np.pi)
@@ -219,15 +221,11 @@ class Joint(_Mixture):
 
     @classmethod
     def of_places(cls, noise, weights, number: int, rng) -> "Joint":
-        """Return components in different places: some steps of k-means from spread-out residuals."""
-        centers = noise[rng.choice(len(noise), 1)]
-        for _ in range(number - 1):
-            distance = np.minimum(_squared(noise, centers).min(axis=1), 9.0 * noise.shape[1])
-            centers = np.vstack([centers, noise[rng.choice(len(noise), p=distance / distance.sum())]])
-        for _ in range(10):
-            shares = np.eye(number)[_squared(noise, centers).argmin(axis=1)] * weights[:, None]
-            centers = (shares.T @ noise + 1e-6 * centers) / (shares.sum(axis=0)[:, None] + 1e-6)
-        return _maximized(noise, shares)
+        """Return components in different places: parts of the residuals by k-means."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="One of the clusters is empty")  # then there are fewer
+            labels = kmeans2(np.clip(noise, -3.0, 3.0), number, iter=10, minit="++", rng=rng)[1]
+        return _maximized(noise, np.eye(number)[labels] * weights[:, None])
 
 
 Residuals = Marginals | Joint
@@ -237,10 +235,6 @@ def stacked(each: Sequence[Residuals]) -> Residuals:
     """Return r distributions of one family and as many components as one: of residuals (r, m, q)."""
     kind = type(each[0])
     return kind(*[np.stack([getattr(one, field.name) for one in each]) for field in fields(kind)])
-
-
-def _squared(points, centers):
-    return ((points[:, None, :] - centers) ** 2).sum(axis=2)
 
 
 def _components_first(values):
