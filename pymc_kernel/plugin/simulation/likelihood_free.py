@@ -118,7 +118,7 @@ def sample_likelihood_free(
 
     A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: an
     effective number of at least 5 d + 10 earlier simulations, and 1.5 % of them, must count where a round simulates. An
-    interrupt returns the posterior from the finished rounds.
+    interrupt returns the posterior from the simulations that are finished.
 
     If some simulations fail, the probability of failure given the parameters is learned by a regression on the same
     features (logit or complementary log-log link, whichever is likelier). The likelihood is multiplied by the
