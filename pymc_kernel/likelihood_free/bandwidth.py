@@ -9,7 +9,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
-from pymc_kernel.kernels.points import MAD_TO_SD, as_numbers, as_points, check_magnitude
+from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, robust_scales
 from pymc_kernel.likelihood_free.rejection import rejection
 from pymc_kernel.linalg import whiten
 
@@ -120,7 +120,7 @@ def explore(
 
 def _near_observation(positions, summaries, observed, recent):
     """Return positions (k, d) moved to the observation by a regression of the nearest simulations."""
-    scale = _spreads(summaries[-recent:])
+    scale = robust_scales(summaries[-recent:])[1]
     scaled, target = summaries / scale, observed / scale
     nearest = rejection(scaled, target, _NEAREST)
     latent = positions[nearest.index]
@@ -149,14 +149,6 @@ def _ridge_fit(inputs, outputs, weights):
         if score < best:
             best, slopes = score, right.T @ ((values / (values**2 + penalty))[:, None] * along)
     return np.zeros_like(outputs) if slopes is None else inputs @ slopes
-
-
-def _spreads(values):
-    """Return a robust standard deviation of each column; the plain one, or one, where most values are the same."""
-    middle = np.median(values, axis=0)
-    robust = MAD_TO_SD * np.median(np.abs(values - middle), axis=0)
-    spread = np.where(robust > 0.0, robust, values.std(axis=0))
-    return np.where(spread > 0.0, spread, 1.0)
 
 
 def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, log_variance: float) -> Bandwidth:
@@ -199,7 +191,7 @@ def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, l
 def _noise_factor(pilot):
     """Return the lower Cholesky factor of the covariance of one simulation's summaries, pooled over positions."""
     residuals = [s - np.median(s, axis=0) for s in pilot.replicates]
-    spread = _spreads(np.concatenate(residuals))
+    spread = robust_scales(np.concatenate(residuals))[1]
     scores = [np.clip(r / spread, -_MAX_SCORE, _MAX_SCORE) for r in residuals]
     # Means, not medians, are subtracted last: skewed summaries would otherwise seem correlated.
     scores = np.concatenate([s - s.mean(axis=0) for s in scores])
