@@ -12,10 +12,9 @@ from pymc_kernel.embeddings.inputs import check_pairs, latent_kernel
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import RidgePath, factorize, folds, most_evidence
 from pymc_kernel.errors import warn_caller
-from pymc_kernel.kernels.points import as_points, as_weights, check_between, scales_of
+from pymc_kernel.kernels.points import LARGEST, as_points, as_weights, check_between, scales_of
 from pymc_kernel.parallel import one_blas_thread
 
-_LARGEST = 1e100  # numbers whose squares overflow are as good as infinite
 _MAX_SHIFT = 0.5  # of the weighted training latents' mean, in standard deviations of the prior
 _GRID = 10.0 ** np.arange(-8.0, 0.1, 0.5)  # of the largest squared eigenvalue
 
@@ -223,7 +222,7 @@ def _complete_pairs(latent, observed, weights=None):
     latent, observed = as_points(latent, "latent", finite=False), as_points(observed, "observed", finite=False)
     check_pairs(latent=latent, observed=observed)
     weights = as_weights(weights, len(latent))
-    complete = (np.abs(latent) < _LARGEST).all(axis=1) & (np.abs(observed) < _LARGEST).all(axis=1)
+    complete = (np.abs(latent) < LARGEST).all(axis=1) & (np.abs(observed) < LARGEST).all(axis=1)
     num_dropped = int((~complete).sum())
     if complete.sum() < 2:
         raise ValueError(

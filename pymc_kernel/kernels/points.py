@@ -8,7 +8,7 @@ from scipy.special import ndtri
 
 MAD_TO_SD = 1.0 / ndtri(0.75)  # standard deviation of a normal distribution over its median absolute deviation
 _ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
-_SMALLEST, _LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floating-point numbers still
+_SMALLEST, LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floating-point numbers still
 
 
 def check_between(*optional: str, high: float = 1.0, **numbers) -> None:
@@ -68,8 +68,8 @@ def as_points(points, name: str = "points", finite: bool = True, num_dims: int |
 def check_magnitude(values: np.ndarray, name: str) -> None:
     """Raise where the numbers in a column spread so little or are so large that their fourth powers are no numbers."""
     largest, spread = np.abs(values).max(), np.ptp(values, axis=0)
-    if largest > _LARGEST:
-        raise ValueError(f"{name} has numbers as large as {largest:.1g}; rescale them to less than {_LARGEST:.0e}.")
+    if largest > LARGEST:
+        raise ValueError(f"{name} has numbers as large as {largest:.1g}; rescale them to less than {LARGEST:.0e}.")
     if ((spread > 0.0) & (spread < _SMALLEST)).any():
         raise ValueError(f"{name} spreads over no more than {spread.min():.1g} in a column; rescale it.")
 

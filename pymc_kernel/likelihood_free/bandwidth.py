@@ -9,11 +9,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
-from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, robust_scales
+from pymc_kernel.kernels.points import LARGEST, as_numbers, as_points, check_magnitude, robust_scales
 from pymc_kernel.likelihood_free.rejection import rejection
 from pymc_kernel.linalg import whiten
 
-_HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
 _NEAREST = 0.2  # nearest share of the simulations so far, from which the next round is learned
 _NO_SPREAD = 1e-10  # spread of summaries, relative, that is rounding of constants
@@ -83,14 +82,14 @@ def explore(
     """
     prior, observed = as_points(prior, "prior"), as_numbers(observed, "observed")
     check_magnitude(prior, "prior")
-    if observed.ndim != 1 or not (np.abs(observed) < _HUGE).all():
-        raise ValueError(f"observed must be a vector of numbers below {_HUGE:.0e}, got {observed}.")
+    if observed.ndim != 1 or not (np.abs(observed) < LARGEST).all():
+        raise ValueError(f"observed must be a vector of numbers below {LARGEST:.0e}, got {observed}.")
     counts = [round(share * num_pilot) for share in _SHARES]
     positions, summaries = np.empty((0, prior.shape[1])), np.empty((0, len(observed)))
     proposed, recent = prior[: counts[0]], 0
     for count in [*counts[1:], None]:
         simulated = simulate(proposed)
-        is_whole = (np.abs(simulated) < _HUGE).all(axis=1)
+        is_whole = (np.abs(simulated) < LARGEST).all(axis=1)
         recent = int(is_whole.sum())
         positions = np.concatenate([positions, proposed[is_whole]])
         summaries = np.concatenate([summaries, simulated[is_whole]])
@@ -104,7 +103,7 @@ def explore(
             proposed = proposed + rng.multivariate_normal(np.zeros(len(covariance)), covariance, count, method="eigh")
     at = near[rng.permutation(len(near))[: max(2, (num_pilot - sum(counts)) // num_replicates)]]
     groups = simulate(np.repeat(at, num_replicates, axis=0)).reshape(len(at), num_replicates, -1)
-    groups = [s[(np.abs(s) < _HUGE).all(axis=1)] for s in groups]
+    groups = [s[(np.abs(s) < LARGEST).all(axis=1)] for s in groups]
     usable = [i for i, s in enumerate(groups) if len(s) > 1]
     if not usable:
         raise TooManyFailures("no pilot simulation near the data succeeded")

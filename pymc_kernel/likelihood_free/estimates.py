@@ -7,10 +7,9 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 
 from pymc_kernel.kernels.points import as_numbers
-from pymc_kernel.linalg import definite_cholesky
+from pymc_kernel.linalg import LOG_2PI, definite_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
-_LOG_2PI = math.log(2.0 * math.pi)
 _NARROWEST = 0.2  # of the spread of the summaries: what a kernel hides of a skewness by then is a twentieth
 _QUANTILES = (0.05, 0.95)
 _BATCHES = 20  # of consecutive draws, for standard errors of chains
@@ -47,7 +46,7 @@ def log_kernel_abc(simulated: np.ndarray, observed: np.ndarray, factor: np.ndarr
             scaled, volume = solve_triangular(factor, difference, lower=True), np.log(np.diag(factor)).sum()
         logs = -0.5 * (scaled**2).sum(axis=0)
     logs[np.isnan(logs)] = -math.inf  # distances that overflow
-    return float(np.logaddexp.reduce(logs) - math.log(num_simulations) - volume - 0.5 * len(observed) * _LOG_2PI)
+    return float(np.logaddexp.reduce(logs) - math.log(num_simulations) - volume - 0.5 * len(observed) * LOG_2PI)
 
 
 def _checked(simulated, observed):
@@ -108,7 +107,7 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
     factor = definite_cholesky(covariance)
     if factor is None:
         return -math.inf
-    return -0.5 * _squared_length(factor, observed - mean) - float(np.log(np.diag(factor)).sum() + 0.5 * q * _LOG_2PI)
+    return -0.5 * _squared_length(factor, observed - mean) - float(np.log(np.diag(factor)).sum() + 0.5 * q * LOG_2PI)
 
 
 def _squared_length(factor, difference):
@@ -189,7 +188,7 @@ def normality_errors(
     roots = np.linalg.cholesky(covariances + blur)
     scaled = np.linalg.solve(roots, (observed - means)[:, :, None])[:, :, 0]
     log_volumes = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
-    log_ratio = log_kernel + 0.5 * (scaled**2).sum(axis=1) + log_volumes + 0.5 * len(observed) * _LOG_2PI
+    log_ratio = log_kernel + 0.5 * (scaled**2).sum(axis=1) + log_volumes + 0.5 * len(observed) * LOG_2PI
     if not np.isfinite(log_ratio).any():
         return None
     return _moved(np.exp(log_ratio - log_ratio.max()), positions)
