@@ -6,12 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, ROWS
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals, stacked
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
-
-_ROWS = 4096  # at once, so that memory stays bounded
-_MAX_LOG_SD = 30.0
 
 
 class Weights(NamedTuple):
@@ -28,7 +26,7 @@ class Weights(NamedTuple):
 
     def entries(self, features: np.ndarray) -> "Weights":
         """Return means, log spreads and coefficients (m, ...) of features (m, p)."""
-        return _entries(features, self.joined(), self.coefficients, (-_MAX_LOG_SD, _MAX_LOG_SD))[0]
+        return _entries(features, self.joined(), self.coefficients, (-MAX_LOG, MAX_LOG))[0]
 
 
 def _entries(features, joined, coefficients, limits) -> tuple[Weights, np.ndarray]:
@@ -38,7 +36,7 @@ def _entries(features, joined, coefficients, limits) -> tuple[Weights, np.ndarra
     """
     values = features @ joined
     q = values.shape[-1] // 3
-    free = np.clip(values[..., q:], -_MAX_LOG_SD, _MAX_LOG_SD)
+    free = np.clip(values[..., q:], -MAX_LOG, MAX_LOG)
     spreads = np.clip(free, *limits)
     of_others = features[:, : coefficients.shape[-2]] @ coefficients
     parts = values[..., :q], spreads[..., :q], of_others, spreads[..., q:]
@@ -66,19 +64,19 @@ class ConditionalDensity:
     def log_densities(self, parameters, observed: Observed) -> np.ndarray:
         """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
         out = np.empty((len(observed.values), len(parameters)))
-        for start in range(0, len(parameters), _ROWS):
-            entries = self._entries(parameters[start : start + _ROWS])
+        for start in range(0, len(parameters), ROWS):
+            entries = self._entries(parameters[start : start + ROWS])
             size = entries.means.shape
             for k in range(len(out)):
                 row = Observed(*[np.broadcast_to(part[k], size) for part in observed])
-                out[k, start : start + _ROWS] = log_terms(entries, row, self.residuals).log_density
+                out[k, start : start + ROWS] = log_terms(entries, row, self.residuals).log_density
         return out
 
     def sample(self, parameters, rng) -> np.ndarray:
         """Return one draw of the values (m, q) for each of the parameters (m, d)."""
         out = []
-        for start in range(0, len(parameters), _ROWS):
-            part = parameters[start : start + _ROWS]
+        for start in range(0, len(parameters), ROWS):
+            part = parameters[start : start + ROWS]
             out.append(values_of(self._entries(part), self.residuals.sample(len(part), rng)))
         return np.concatenate(out)
 
@@ -111,7 +109,7 @@ class Together:
         """Return log densities (r, m) at parameters (m, d), and gradients (r, m, d), zero if not wanted."""
         r, places, feature_map = len(self.joined), self.first.parameters, self.first.features
         found, slopes = np.empty((r, len(parameters))), np.zeros((r, *parameters.shape))
-        size = max(_ROWS // r, 1)
+        size = max(ROWS // r, 1)
         for start in range(0, len(parameters), size):
             rows = slice(start, start + size)
             z = places(parameters[rows])
