@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
-from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
+from pymc_kernel.likelihood_free.learned_likelihood.learned import FEWEST, LearnedLikelihood
+from pymc_kernel.likelihood_free.learned_likelihood.training import MOST_OF_A_CASE
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.rounds.checks import TAIL, Checks, checked, choose_match
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, SimulatedRegion, region_of
@@ -24,14 +25,12 @@ from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.weights import effective_share
 
 _MAX_ROUNDS = 5
-_FEWEST_A_ROUND = 20  # simulations, where the number of rounds is not given: fewer are not learned from
 _MAX_POWER = 1.0  # of the likelihood: its own posterior
 _EFFECTIVE_SHARE = 0.015  # of the simulations so far that must still count in the next round
 _EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10  # the same as a number, where there are few
-_NUM_PROPOSED = 2000  # particles of a proposal
+NUM_PARTICLES = 2000  # of a proposal or a chain, at least, so that modes keep their weights
 _SETTLED = 0.1  # nats of symmetric divergence between successive posteriors: a third of a standard deviation
 _LARGEST_LOG_RATIO = 50.0  # nats that a single draw can say for either of two posteriors
-_LARGEST_GAIN = 10.0  # nats that one held-out simulation can say for either of two fits
 _BISECTIONS = 40  # of a power in (0, 1]: to 1e-12
 
 
@@ -144,7 +143,7 @@ class CautiousRounds:
             proposal, effective = RoundProposal(None, 0.0, 0.0, None), np.nan
         else:
             power, effective = choose_power(state)
-            sampler = replace(self.sampler, num_particles=max(_NUM_PROPOSED, size))
+            sampler = replace(self.sampler, num_particles=max(NUM_PARTICLES, size))
             draws = sampler.sample(rng, state.prior, state.likelihood, power)
             parameters = draws.positions[:size]
             proposal = RoundProposal(state.likelihood, power, draws.log_evidence, region_of(rng, draws.positions))
@@ -194,7 +193,7 @@ class CautiousRounds:
         if is_last:
             folds = list(self.estimator.fit_folds(fit, parameters[near], summaries[near], rng))
             likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, learn_chance, rng)
-        sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, _NUM_PROPOSED))
+        sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, NUM_PARTICLES))
         draws = sampler.sample(rng, state.prior, likelihood)
         change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
         report = Round(
@@ -240,7 +239,7 @@ class CautiousRounds:
             last = state.rounds[-1]
             if last.power >= _MAX_POWER and last.change < _SETTLED:  # a further round would hardly change the posterior
                 return left
-        most = min(_MAX_ROUNDS, self.num_simulations // _FEWEST_A_ROUND) if self.rounds is None else self.rounds
+        most = min(_MAX_ROUNDS, self.num_simulations // FEWEST) if self.rounds is None else self.rounds
         return left // max(most - number, 1)
 
     def _far_ones_help(self, rng, parameters, summaries, whole, near, newest) -> bool:
@@ -258,7 +257,7 @@ class CautiousRounds:
             scores.append(np.nan_to_num(fit.log_density(parameters[cases], summaries[cases]), nan=-np.inf))
         with np.errstate(invalid="ignore"):
             gain = np.nan_to_num(scores[1] - scores[0], nan=0.0)
-        return float(np.clip(gain, -_LARGEST_GAIN, _LARGEST_GAIN).mean()) > 0.0
+        return float(np.clip(gain, -MOST_OF_A_CASE, MOST_OF_A_CASE).mean()) > 0.0
 
     @staticmethod
     def _check_enough(near, num_dims):

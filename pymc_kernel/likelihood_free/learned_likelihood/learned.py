@@ -14,14 +14,13 @@ from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, S
 from pymc_kernel.likelihood_free.learned_likelihood.training import Data, Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
 
-_FEWEST = 20  # simulations
+FEWEST = 20  # simulations that are learned from, and that a round has where the number of rounds is not given
 _MOST_FOR_PLAN = 12_000  # simulations by which choices are made; all of them teach the density itself
-_MAX_EXAMPLES = 2000  # simulations that a fit keeps, so that others can say what is among them
 _MOST_KNOTS = 120  # of all parameters together
 _MOST_ENTRIES = 15_000_000  # of the matrix of joint bumps, so that it takes some 200 MB at most
 _NUM_DRAWS = 200  # at each simulation that was kept back; a share of 2.5 % of them has a standard error of 1.1 %
 _MAX_KEPT_BACK = 1000  # that are compared with draws
-_DRAWS_FOR_PLACE = 2000  # at least, among which an observation lies
+_FOR_PLACE = 2000  # examples that a fit keeps, and draws at least, among which a place is looked up
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +116,7 @@ class FittedLikelihood:
         if observed.shape != self.summaries.kept.shape:
             raise ValueError(f"observed must have shape {self.summaries.kept.shape}, got {observed.shape}.")
         parameters = self._parameters(parameters)
-        repeated = np.tile(parameters, (max(1, -(-_DRAWS_FOR_PLACE // len(parameters))), 1))
+        repeated = np.tile(parameters, (max(1, -(-_FOR_PLACE // len(parameters))), 1))
         draws = self.sample(repeated, rng)
         rows = np.broadcast_to(observed, draws.shape)
         lower = self.log_density(repeated, draws) < self.log_density(repeated, rows)
@@ -276,7 +275,7 @@ class LearnedLikelihood:
         order = rng.permutation(len(parameters))
         back, rest = np.split(order[:_MOST_FOR_PLAN], [min(len(order), _MOST_FOR_PLAN) // 5])
         learned, plan = learn(places, data.take(rest), data.take(back), rng, self._sizes)
-        some = order[:_MAX_EXAMPLES]
+        some = order[:_FOR_PLACE]
         examples = parameters[some], transform(summaries[some])
         first = FittedLikelihood(transform, learned, examples)
         held_out = check_held_out(first, parameters[back], summaries[back], rng)
@@ -347,16 +346,16 @@ def _checked(parameters, summaries, weights):
 def _usable(parameters, summaries, weights, whole):
     """Return arrays without failed simulations, and weights of mean one."""
     used = whole & (weights > 0.0)
-    if used.sum() < _FEWEST:
+    if used.sum() < FEWEST:
         raise ValueError(
-            f"only {used.sum()} of {len(used)} simulations have finite summaries and a weight; at least {_FEWEST} are "
+            f"only {used.sum()} of {len(used)} simulations have finite summaries and a weight; at least {FEWEST} are "
             "needed."
         )
     parameters, summaries, weights = parameters[used], summaries[used], weights[used]
     distinct = len(np.unique(parameters, axis=0))
-    if distinct < _FEWEST:
+    if distinct < FEWEST:
         raise ValueError(
-            f"the {len(parameters)} simulations were made at {distinct} different parameters; at least {_FEWEST} are "
+            f"the {len(parameters)} simulations were made at {distinct} different parameters; at least {FEWEST} are "
             "needed to learn how summaries depend on them."
         )
     check_magnitude(parameters, "parameters")

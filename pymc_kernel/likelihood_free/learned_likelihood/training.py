@@ -26,7 +26,7 @@ _MAX_ROUNDS = 6
 _SCALES = np.exp(np.linspace(-0.4, 0.4, 33))
 _SD_OF_SCALE = 0.05  # of the logarithm of a scale that few held-out cases alone would choose at random
 _BEYOND = 0.5  # logarithm by which a spread may leave the range that it has at the simulations
-_MOST = 10.0  # log score that one case may speak for
+MOST_OF_A_CASE = 10.0  # log score that one case may speak for
 _CLEARLY = 2.5  # log score by which another distribution of residuals must be better
 _BETTER = 1.0  # and another round of maximization
 _BOOTSTRAP_STEPS = 20  # of expectation and maximization, from the estimate
@@ -72,7 +72,7 @@ def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensi
 
     def gain(scores, than):
         # Cases far from all others would decide alone what is best for the rest.
-        return held.weights @ np.clip(scores - than, -_MOST, _MOST)
+        return held.weights @ np.clip(scores - than, -MOST_OF_A_CASE, MOST_OF_A_CASE)
 
     family, member, residuals = _chosen_residuals(staged, train.weights, score, gain, rng)
     rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score, gain)

@@ -17,9 +17,7 @@ from pymc_kernel.embeddings.inputs import OUTSIDE, typicality
 from pymc_kernel.likelihood_free import FittedLikelihood
 from pymc_kernel.plugin.blocks.likelihoods import check_further, has_missing_entries, predictive
 from pymc_kernel.plugin.model.estimated import ObjectModeOp
-from pymc_kernel.plugin.warn import warn_user
-
-_FALSE_ALARMS = 0.01  # probability that as many rows lie outside, where all were made by the simulator
+from pymc_kernel.plugin.warn import FALSE_ALARMS, warn_user
 
 
 class LearnedLogLikelihoodOp(ObjectModeOp):
@@ -206,7 +204,7 @@ def _warn_of_rows_outside(name: str, learned: FittedLikelihood, data: TensorVari
     shares = np.where(possible, 0.0, -1.0)
     shares[possible] = typicality(learned.examples[1], values[possible], np.random.default_rng(0))
     number = int((shares < OUTSIDE).sum())
-    if number and binom.sf(number - 1, len(rows), OUTSIDE) <= _FALSE_ALARMS:
+    if number and binom.sf(number - 1, len(rows), OUTSIDE) <= FALSE_ALARMS:
         warn_user(
             f"{number} of the {len(rows)} rows of {name!r} are data as fewer than {100 * OUTSIDE:.0f} % of the "
             f"simulations that it was learned from have them, such as {np.array2string(rows[shares.argmin()])}: there "
