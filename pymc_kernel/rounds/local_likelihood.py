@@ -89,7 +89,7 @@ class LocalLikelihood:
                 success=None if self.success is None else self.success.replicate(i),
                 match=None if self.match is None else self.match.replicate(i),
             )
-            for i in range(len(self.fit.replicates))
+            for i in range(self.fit.num_replicates)
         ]
 
 

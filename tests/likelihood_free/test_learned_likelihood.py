@@ -110,11 +110,11 @@ def test_replicates_know_the_shape_of_noise_no_better_than_simulations_do():
     rng, theta = fresh(4, 500, 1)
     fit = LearnedLikelihood().fit(theta, theta + rng.standard_exponential((500, 1)), rng)
 
-    def high(density):
-        noise = density.residuals.sample(50_000, rng)[:, 0]
+    def high(number):
+        noise = fit.density.residuals.one_of(number).sample(50_000, rng)[:, 0]
         return np.mean(noise > noise.mean() + 2.0 * noise.std())
 
-    shares = [high(density) for density in fit.replicates]
+    shares = [high(number) for number in range(1, 1 + fit.num_replicates)]
     # exp(-3) of an exponential distribution is beyond two spreads; so is a binomial share of 500 draws of it.
     assert np.mean(shares) == pytest.approx(np.exp(-3.0), abs=0.02)
     assert 0.3 < np.std(shares) / np.sqrt(0.05 * 0.95 / 500.0) < 2.0

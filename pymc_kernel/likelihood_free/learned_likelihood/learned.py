@@ -1,7 +1,6 @@
 """A likelihood learned from simulations: the density of summaries given parameters, with its gradient."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -9,7 +8,7 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
-from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Together
+from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
 from pymc_kernel.likelihood_free.learned_likelihood.training import Data, Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
@@ -37,7 +36,7 @@ class FittedLikelihood:
     summaries : SummaryMap
         What was done to the summaries before the regression.
     density : ConditionalDensity
-        Of the transformed summaries.
+        Of the transformed summaries: the estimate, and draws of what it might as well be, by the simulations.
     examples : tuple of ndarray, (k, d) and (k, q)
         Parameters and transformed summaries of some simulations: where the density was learned.
     success : Chance or None
@@ -48,8 +47,6 @@ class FittedLikelihood:
         the others alone; uniform on (0, 1) for the right distributions.
     plan : Plan or None
         What the simulations that were kept back chose.
-    replicates : tuple of ConditionalDensity
-        Draws of what the density might as well be, by the simulations that there were.
     """
 
     summaries: SummaryMap
@@ -57,7 +54,6 @@ class FittedLikelihood:
     examples: tuple[np.ndarray, np.ndarray]
     held_out: np.ndarray | None = None
     plan: Plan | None = None
-    replicates: tuple[ConditionalDensity, ...] = ()
     success: Chance | None = None
 
     @property
@@ -70,20 +66,25 @@ class FittedLikelihood:
         """How many summaries there are."""
         return len(self.summaries.constant)
 
+    @property
+    def num_replicates(self) -> int:
+        """How many draws there are of what the density might as well be."""
+        return len(self.density.joined) - 1
+
     def replicate(self, number: int) -> "FittedLikelihood":
-        """Return one of the ``replicates`` in place of the estimate."""
+        """Return one of these draws in place of the estimate."""
         success = None if self.success is None else self.success.replicate(number)
-        return replace(self, density=self.replicates[number], replicates=(), success=success)
+        return replace(self, density=self.density.take(number + 1), success=success)
 
     @one_blas_thread
     def log_density(self, parameters, observed) -> np.ndarray:
         """Return log densities (m,) of ``observed`` (q,), or of its rows (m, q), at parameters (m, d)."""
-        return self.given(observed).evaluate(parameters, False, Together.of([self.density]))[0][0]
+        return self.given(observed).evaluate(parameters, False, self.density.take(0))[0][0]
 
     @one_blas_thread
     def log_density_and_gradient(self, parameters, observed) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) and their gradients (m, d) by the parameters."""
-        [density], [slopes] = self.given(observed).evaluate(parameters, True, Together.of([self.density]))
+        [density], [slopes] = self.given(observed).evaluate(parameters, True, self.density.take(0))
         return density, slopes
 
     def given(self, observed) -> "LikelihoodOfData":
@@ -168,7 +169,7 @@ class LikelihoodOfData:
         Errors of a learned density add up over rows. The average of the product of all rows over densities that the
         simulations allow is their marginal likelihood: posteriors are as much wider as the simulations leave open.
         """
-        found, slopes = self.evaluate(parameters, gradient, self._together)
+        found, slopes = self.evaluate(parameters, gradient, self.learned.density)
         if len(found) == 1:
             return Averaged(found[0], slopes[0], slopes[0])
         totals = found[1:].sum(axis=1)
@@ -180,11 +181,7 @@ class LikelihoodOfData:
         rows = np.where(np.isnan(rows), -np.inf, rows)
         return Averaged(rows, slopes[0], np.einsum("r,rmd->md", shares / max(shares.sum(), 1.0), slopes[1:]))
 
-    @cached_property
-    def _together(self) -> Together:
-        return Together.of([self.learned.density, *self.learned.replicates])
-
-    def evaluate(self, parameters, gradient: bool, together: Together) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate(self, parameters, gradient: bool, density: ConditionalDensity) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (r, m) and gradients (r, m, d) by the estimate, and by r - 1 replicates."""
         parameters, values = self.learned._parameters(parameters), self.values
         if len(self.outside) not in (1, len(parameters)):
@@ -196,7 +193,7 @@ class LikelihoodOfData:
         if len(self.outside) != len(parameters):
             values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
         with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
-            found, slopes = together.log_densities(parameters, values, gradient)
+            found, slopes = density.evaluate(parameters, values, gradient)
         success = self.learned.success
         for k in range(len(found) if success is not None else 0):
             chance = success if k == 0 else success.replicate(k - 1)
@@ -279,12 +276,12 @@ class LearnedLikelihood:
         examples = parameters[some], transform(summaries[some])
         first = FittedLikelihood(transform, learned, examples)
         held_out = check_held_out(first, parameters[back], summaries[back], rng)
-        density, replicates = learn_by_plan(places, data, plan, rng, self._sizes, self.num_replicates)
+        density = learn_by_plan(places, data, plan, rng, self._sizes, self.num_replicates)
         success = None
         if not whole.all():
             used = weights_of_all > 0.0
             success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
-        return FittedLikelihood(transform, density, examples, held_out, plan, replicates, success)
+        return FittedLikelihood(transform, density, examples, held_out, plan, success)
 
     def fit_chance(self, parameters, happened, rng, *, weights=None, links=LINKS) -> Chance | None:
         """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was."""
@@ -303,7 +300,7 @@ class LearnedLikelihood:
         for rows in np.array_split(rng.permutation(len(parameters)), num_folds):
             rest = np.setdiff1d(np.arange(len(parameters)), rows)
             with one_blas_thread:  # a decorator would leave before the first fold is learned
-                density, _ = learn_by_plan(fit.density.parameters, data.take(rest), fit.plan, rng, self._sizes, 0)
+                density = learn_by_plan(fit.density.parameters, data.take(rest), fit.plan, rng, self._sizes, 0)
             yield rows, FittedLikelihood(fit.summaries, density, fit.examples)
 
     def _sizes(self, n, d):

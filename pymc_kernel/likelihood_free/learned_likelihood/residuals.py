@@ -31,6 +31,10 @@ class _Mixture:
         """How many normals there are."""
         return self.log_weights.shape[-1]
 
+    def one_of(self, number) -> Self:
+        """Return one of r distributions that are stacked, or a slice of them."""
+        return type(self)(*[getattr(self, field.name)[number] for field in fields(self)])
+
     def fitted(self, noise, weights, iterations=_ITERATIONS) -> Self:
         """Return the distribution after steps of expectation and maximization from here."""
         current, before, least = self, -np.inf, self._least_gain()

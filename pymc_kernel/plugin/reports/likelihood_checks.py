@@ -116,7 +116,7 @@ def _changes(learned, parameters, rows, num_draws):
     """Return by how much the log likelihood of all rows changes between replicates and estimate (r, s)."""
     repeated = np.tile(rows, (num_draws, 1))
     plain, found = learned.log_density(parameters, repeated), []
-    for number in range(len(learned.replicates)):
+    for number in range(learned.num_replicates):
         with np.errstate(invalid="ignore"):
             change = learned.replicate(number).log_density(parameters, repeated) - plain
         found.append(np.nan_to_num(change, nan=0.0).reshape(num_draws, -1).sum(axis=1))
