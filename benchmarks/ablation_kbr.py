@@ -23,9 +23,9 @@ from scipy.stats import nbinom
 from benchmarks import harness
 from benchmarks.simulated_problems import FAMILIES, Problem, exact_draws, problem_of
 from pymc_kernel.embeddings import KernelBayesRule
-from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.kernel_mean import resample, smoothed_draws
 from pymc_kernel.embeddings.ridge import least_error
+from pymc_kernel.kernels.points import robust_scales
 from pymc_kernel.likelihood_free import LearnedLikelihood, regression_adjusted, rejection
 from pymc_kernel.plugin.simulation.trust import (
     NUM_REPLICATES,

@@ -203,8 +203,7 @@ def truth(name) -> tuple[np.ndarray, float]:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         costly = target(name)
-        sampler = ParticleSampler(NUM_TRUE, max_moves=200)
-        draws = sampler.sample(np.random.default_rng(0), costly.prior, costly.log_likelihood)
+        draws = ParticleSampler(NUM_TRUE).sample(np.random.default_rng(0), costly.prior, costly.log_likelihood)
         np.savez(path, draws=draws.positions, log_evidence=draws.log_evidence)
     stored = np.load(path)
     return stored["draws"], float(stored["log_evidence"])

@@ -14,6 +14,7 @@ from scipy.linalg.lapack import dpocon, dpotrf, dtrtrs
 
 from pymc_kernel.machine_code import compiled
 
+LOG_2PI = math.log(2.0 * math.pi)
 RIDGE = 1e-9  # of each variance
 _ROUNDING = 1e-13  # of a diagonal entry: smaller remainders have no correct digit
 _PIVOT_ROUNDING = 8.0 * np.finfo(float).eps  # of the diagonal and for each row: the error of a pivot

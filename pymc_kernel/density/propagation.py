@@ -21,10 +21,8 @@ import math
 
 import numpy as np
 
-from pymc_kernel.linalg import cholesky_in_place, solve_lower
+from pymc_kernel.linalg import LOG_2PI, cholesky_in_place, solve_lower
 from pymc_kernel.machine_code import compiled
-
-_LOG_2PI = math.log(2.0 * math.pi)
 
 
 @compiled
@@ -102,7 +100,7 @@ def wishart_sweep(
             weights[own[j]] = -np.inf
         # Relative to the normalized cavity, all components of the mixture share this constant.
         cavity_constant = log_wishart_constant(cavity_dof, log_det, d)
-        shared = log_wishart_constant(alpha, log_det, d) - cavity_constant - 0.5 * d * _LOG_2PI
+        shared = log_wishart_constant(alpha, log_det, d) - cavity_constant - 0.5 * d * LOG_2PI
         if old_exponents.shape[0] > 0:
             old_dof = cavity_dof + old_exponents[j]
             old_inverse, old_log_det = _inverse(cavity + old_scales[j])
@@ -163,7 +161,7 @@ def gamma_sweep(
             continue
         alphas = cavity_shape + 0.5 * sizes
         cavity_constant = log_gamma_constant(cavity_shape, cavity_rate)
-        shared = -0.5 * d * _LOG_2PI - cavity_constant
+        shared = -0.5 * d * LOG_2PI - cavity_constant
         weights[:] = 0.0
         for k in range(g):
             betas[k] = cavity_rate[k]

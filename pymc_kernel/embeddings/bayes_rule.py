@@ -8,14 +8,13 @@ from scipy.linalg import eigh
 
 from pymc_kernel.embeddings.density_ratio import DensityRatio
 from pymc_kernel.embeddings.fitted_rule import FittedRule, ObservedFeatures
-from pymc_kernel.embeddings.inputs import check_pairs, latent_kernel, scales_of, signed_weights
+from pymc_kernel.embeddings.inputs import check_pairs, latent_kernel
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import RidgePath, factorize, folds, most_evidence
 from pymc_kernel.errors import warn_caller
-from pymc_kernel.kernels.points import as_points, as_weights, check_between
+from pymc_kernel.kernels.points import LARGEST, as_points, as_weights, check_between, scales_of
 from pymc_kernel.parallel import one_blas_thread
 
-_LARGEST = 1e100  # numbers whose squares overflow are as good as infinite
 _MAX_SHIFT = 0.5  # of the weighted training latents' mean, in standard deviations of the prior
 _GRID = 10.0 ** np.arange(-8.0, 0.1, 0.5)  # of the largest squared eigenvalue
 
@@ -223,7 +222,7 @@ def _complete_pairs(latent, observed, weights=None):
     latent, observed = as_points(latent, "latent", finite=False), as_points(observed, "observed", finite=False)
     check_pairs(latent=latent, observed=observed)
     weights = as_weights(weights, len(latent))
-    complete = (np.abs(latent) < _LARGEST).all(axis=1) & (np.abs(observed) < _LARGEST).all(axis=1)
+    complete = (np.abs(latent) < LARGEST).all(axis=1) & (np.abs(observed) < LARGEST).all(axis=1)
     num_dropped = int((~complete).sum())
     if complete.sum() < 2:
         raise ValueError(
@@ -242,7 +241,7 @@ def _complete_pairs(latent, observed, weights=None):
 def _as_prior(points, weights, latent, kernel):
     """Return the sample of the prior that a user gave; the training latents where only their weights are given."""
     points = latent if points is None else as_points(points, "prior", num_dims=latent.shape[1])
-    return KernelMean(points, signed_weights(weights, len(points), "prior_weights"), kernel)
+    return KernelMean(points, as_weights(weights, len(points), "prior_weights", signed=True), kernel)
 
 
 def _check_overlap(ratio, latent, prior):

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_kernel.embeddings.inputs import latent_kernel, signed_weights
+from pymc_kernel.embeddings.inputs import latent_kernel
 from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize
-from pymc_kernel.kernels.points import as_points, check_between
+from pymc_kernel.kernels.points import as_points, as_weights, check_between
 from pymc_kernel.parallel import one_blas_thread
 
 
@@ -75,7 +75,7 @@ class DensityRatio:
         """
         numerator = as_points(numerator, "numerator")
         denominator = as_points(denominator, "denominator", num_dims=numerator.shape[1])
-        weights = signed_weights(weights, len(numerator), "weights")
+        weights = as_weights(weights, len(numerator), signed=True)
         if self.relative > 0.0 and (weights < 0.0).any():
             raise ValueError("a relative ratio needs weights that are not negative; relative=0 takes signed ones.")
         rng = np.random.default_rng(rng)

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.linalg import cho_solve, eigh
 
-from pymc_kernel.embeddings.inputs import check_pairs, median_scales, resolved, signed_weights
+from pymc_kernel.embeddings.inputs import check_pairs, median_scales, resolved
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import GramFactor, factorize
 from pymc_kernel.kernels import Gaussian
-from pymc_kernel.kernels.points import as_points, check_between, check_whole
+from pymc_kernel.kernels.points import as_points, as_weights, check_between, check_whole
 from pymc_kernel.linalg import jittered_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
@@ -217,7 +217,7 @@ class FittedFilter:
     @one_blas_thread
     def start(self, weights=None) -> FilterState:
         """Return the state before any observation: ``weights`` (T,) on the training states, equal by default."""
-        weights = signed_weights(weights, len(self.states), "weights")
+        weights = as_weights(weights, len(self.states), signed=True)
         return FilterState(weights, self.dynamics.features.T @ weights)
 
     @one_blas_thread

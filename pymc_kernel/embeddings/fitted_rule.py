@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from pymc_kernel.embeddings.inputs import MAX_SCALED_DISTANCE, median_scales, resolved, robust_scales, scales_of
+from pymc_kernel.embeddings.inputs import MAX_SCALED_DISTANCE, median_scales, resolved
 from pymc_kernel.embeddings.kernel_mean import KernelMean, resample, smoothed_draws
 from pymc_kernel.embeddings.ridge import GramFactor, RidgePath, factorize, folds
 from pymc_kernel.kernels import Gaussian, Linear, Sum
-from pymc_kernel.kernels.points import as_points, check_between
+from pymc_kernel.kernels.points import as_points, check_between, robust_scales, scales_of
 from pymc_kernel.parallel import one_blas_thread
 
 _NUM_CASES = 200  # that a rule near an observation is to predict

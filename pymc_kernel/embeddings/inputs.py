@@ -1,14 +1,13 @@
-"""Users' inputs: checks, scales, default kernels, and whether places lie among simulations."""
+"""Users' inputs: checks, default kernels, and whether places lie among simulations."""
 
 import numpy as np
 from scipy.spatial import KDTree
 
 from pymc_kernel.kernels import Gaussian, median_distance
+from pymc_kernel.kernels.points import robust_scales
 from pymc_kernel.parallel import one_blas_thread
 
 _MEDIAN_POINTS = 500  # whose distances give the median: to 2 %, in milliseconds
-_ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
-_QUARTILE_DISTANCE = 1.349  # between the quartiles of a standard normal distribution
 OUTSIDE = 0.01  # smallest share of simulations in sparser regions than a place that is among them
 _TYPICAL_POINTS, _NEIGHBORS = 2000, 10
 MAX_SCALED_DISTANCE = 10.0  # robust z-scores at which simulations and observations are clipped
@@ -19,37 +18,6 @@ def check_pairs(**samples) -> None:
     (name, first), (other, second) = samples.items()
     if len(first) != len(second):
         raise ValueError(f"{name} has {len(first)} rows and {other} {len(second)}: they must be pairs, one row each.")
-
-
-def signed_weights(weights, size: int, name: str) -> np.ndarray:
-    """Return ``weights`` (size,) that sum to one, equal ones for None; they may be negative."""
-    if weights is None:
-        return np.full(size, 1.0 / size)
-    weights = np.asarray(weights, dtype=float)
-    if weights.shape != (size,) or not np.isfinite(weights).all():
-        raise ValueError(f"{name} must be {size} finite numbers, one per point, got shape {weights.shape}.")
-    total = weights.sum()
-    if not total > 0.0:
-        raise ValueError(f"{name} sum to {total:g}; they must sum to a positive number.")
-    return weights / total
-
-
-def scales_of(points: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """Return weighted means (d,) and standard deviations (d,) of ``points``; 1 in place of 0."""
-    mean = np.average(points, axis=0, weights=weights)
-    scale = np.sqrt(np.average((points - mean) ** 2, axis=0, weights=weights))
-    # The computed spread of a constant column is rounding.
-    return mean, np.where(scale > _ROUNDING * np.abs(points).max(axis=0), scale, 1.0)
-
-
-def robust_scales(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return medians (d,) and spreads (d,) from the quartiles, the standard deviation where these coincide.
-
-    Robust: one simulation with extreme values must not shrink all others to a point.
-    """
-    low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
-    spread = (high - low) / _QUARTILE_DISTANCE
-    return middle, np.where(spread > _ROUNDING * np.abs(points).max(axis=0), spread, scales_of(points)[1])
 
 
 def resolved(kernel, points: np.ndarray, rng: np.random.Generator):

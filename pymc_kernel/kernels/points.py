@@ -4,9 +4,11 @@ from numbers import Real
 
 import numpy as np
 from scipy.spatial.distance import pdist
+from scipy.special import ndtri
 
-MAD_TO_SD = 1.4826  # standard deviation of a normal distribution over its median absolute deviation
-_SMALLEST, _LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floating-point numbers still
+MAD_TO_SD = 1.0 / ndtri(0.75)  # standard deviation of a normal distribution over its median absolute deviation
+_ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
+_SMALLEST, LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floating-point numbers still
 
 
 def check_between(*optional: str, high: float = 1.0, **numbers) -> None:
@@ -66,23 +68,45 @@ def as_points(points, name: str = "points", finite: bool = True, num_dims: int |
 def check_magnitude(values: np.ndarray, name: str) -> None:
     """Raise where the numbers in a column spread so little or are so large that their fourth powers are no numbers."""
     largest, spread = np.abs(values).max(), np.ptp(values, axis=0)
-    if largest > _LARGEST:
-        raise ValueError(f"{name} has numbers as large as {largest:.1g}; rescale them to less than {_LARGEST:.0e}.")
+    if largest > LARGEST:
+        raise ValueError(f"{name} has numbers as large as {largest:.1g}; rescale them to less than {LARGEST:.0e}.")
     if ((spread > 0.0) & (spread < _SMALLEST)).any():
         raise ValueError(f"{name} spreads over no more than {spread.min():.1g} in a column; rescale it.")
 
 
-def as_weights(weights, size: int) -> np.ndarray:
-    """Return weights (size,) that sum to one, equal ones for None; raises ``ValueError`` for invalid ones."""
+def as_weights(weights, size: int, name: str = "weights", signed: bool = False) -> np.ndarray:
+    """Return weights (size,) that sum to one, equal ones for None; negative ones may be among ``signed`` ones.
+
+    Raises ``ValueError`` for invalid ones.
+    """
     if weights is None:
         return np.full(size, 1.0 / size)
-    weights = as_numbers(weights, "weights")
+    weights = as_numbers(weights, name)
     if weights.shape != (size,):
-        raise ValueError(f"weights must have shape ({size},), one per point, got {weights.shape}.")
-    if not (np.isfinite(weights).all() and (weights >= 0).all() and weights.max() > 0):
-        raise ValueError("weights must be finite, not negative, and not all zero.")
-    weights = weights / weights.max()  # the sum of huge ones would be infinite
+        raise ValueError(f"{name} must have shape ({size},), one per point, got {weights.shape}.")
+    largest = np.abs(weights).max() or 1.0  # the sum of huge ones would be infinite
+    if not (np.isfinite(largest) and (signed or (weights >= 0).all()) and (weights / largest).sum() > 0):
+        raise ValueError(f"{name} must be finite{'' if signed else ', not negative'}, and sum to a positive number.")
+    weights = weights / largest
     return weights / weights.sum()
+
+
+def scales_of(points: np.ndarray, weights: np.ndarray | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """Return weighted means (d,) and standard deviations (d,) of ``points``; 1 in place of 0."""
+    mean = np.average(points, axis=0, weights=weights)
+    scale = np.sqrt(np.average((points - mean) ** 2, axis=0, weights=weights))
+    # The computed spread of a constant column is rounding.
+    return mean, np.where(scale > _ROUNDING * np.abs(points).max(axis=0), scale, 1.0)
+
+
+def robust_scales(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return medians (d,) and spreads (d,) from the quartiles, the standard deviation where these coincide.
+
+    Robust: one simulation with extreme values must not shrink all others to a point.
+    """
+    low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
+    spread = MAD_TO_SD * (high - low) / 2.0
+    return middle, np.where(spread > _ROUNDING * np.abs(points).max(axis=0), spread, scales_of(points)[1])
 
 
 def median_distance(points, rng: np.random.Generator | None = None, max_points: int = 1000) -> float:

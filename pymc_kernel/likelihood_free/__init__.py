@@ -10,10 +10,8 @@ from pymc_kernel.likelihood_free.simulator import (
     Simulations,
     Status,
     failures_are_raised,
-    raising_failures,
     simulate_once,
     simulate_repeatedly,
-    simulate_together,
 )
 from pymc_kernel.likelihood_free.store import ArraySpec, Store, open_store
 
@@ -39,11 +37,9 @@ __all__ = [
     "log_normal_unbiased",
     "log_synthetic",
     "open_store",
-    "raising_failures",
     "regression_adjusted",
     "rejection",
     "simulate_once",
     "simulate_repeatedly",
-    "simulate_together",
     "time_limit",
 ]

@@ -9,11 +9,10 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
-from pymc_kernel.kernels.points import MAD_TO_SD, as_numbers, as_points, check_magnitude
+from pymc_kernel.kernels.points import LARGEST, as_numbers, as_points, check_magnitude, robust_scales
 from pymc_kernel.likelihood_free.rejection import rejection
 from pymc_kernel.linalg import whiten
 
-_HUGE = 1e100  # summaries whose squares overflow are as good as infinite
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
 _NEAREST = 0.2  # nearest share of the simulations so far, from which the next round is learned
 _NO_SPREAD = 1e-10  # spread of summaries, relative, that is rounding of constants
@@ -83,14 +82,14 @@ def explore(
     """
     prior, observed = as_points(prior, "prior"), as_numbers(observed, "observed")
     check_magnitude(prior, "prior")
-    if observed.ndim != 1 or not (np.abs(observed) < _HUGE).all():
-        raise ValueError(f"observed must be a vector of numbers below {_HUGE:.0e}, got {observed}.")
+    if observed.ndim != 1 or not (np.abs(observed) < LARGEST).all():
+        raise ValueError(f"observed must be a vector of numbers below {LARGEST:.0e}, got {observed}.")
     counts = [round(share * num_pilot) for share in _SHARES]
     positions, summaries = np.empty((0, prior.shape[1])), np.empty((0, len(observed)))
     proposed, recent = prior[: counts[0]], 0
     for count in [*counts[1:], None]:
         simulated = simulate(proposed)
-        is_whole = (np.abs(simulated) < _HUGE).all(axis=1)
+        is_whole = (np.abs(simulated) < LARGEST).all(axis=1)
         recent = int(is_whole.sum())
         positions = np.concatenate([positions, proposed[is_whole]])
         summaries = np.concatenate([summaries, simulated[is_whole]])
@@ -104,7 +103,7 @@ def explore(
             proposed = proposed + rng.multivariate_normal(np.zeros(len(covariance)), covariance, count, method="eigh")
     at = near[rng.permutation(len(near))[: max(2, (num_pilot - sum(counts)) // num_replicates)]]
     groups = simulate(np.repeat(at, num_replicates, axis=0)).reshape(len(at), num_replicates, -1)
-    groups = [s[(np.abs(s) < _HUGE).all(axis=1)] for s in groups]
+    groups = [s[(np.abs(s) < LARGEST).all(axis=1)] for s in groups]
     usable = [i for i, s in enumerate(groups) if len(s) > 1]
     if not usable:
         raise TooManyFailures("no pilot simulation near the data succeeded")
@@ -120,7 +119,7 @@ def explore(
 
 def _near_observation(positions, summaries, observed, recent):
     """Return positions (k, d) moved to the observation by a regression of the nearest simulations."""
-    scale = _spreads(summaries[-recent:])
+    scale = robust_scales(summaries[-recent:])[1]
     scaled, target = summaries / scale, observed / scale
     nearest = rejection(scaled, target, _NEAREST)
     latent = positions[nearest.index]
@@ -149,14 +148,6 @@ def _ridge_fit(inputs, outputs, weights):
         if score < best:
             best, slopes = score, right.T @ ((values / (values**2 + penalty))[:, None] * along)
     return np.zeros_like(outputs) if slopes is None else inputs @ slopes
-
-
-def _spreads(values):
-    """Return a robust standard deviation of each column; the plain one, or one, where most values are the same."""
-    middle = np.median(values, axis=0)
-    robust = MAD_TO_SD * np.median(np.abs(values - middle), axis=0)
-    spread = np.where(robust > 0.0, robust, values.std(axis=0))
-    return np.where(spread > 0.0, spread, 1.0)
 
 
 def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, log_variance: float) -> Bandwidth:
@@ -199,7 +190,7 @@ def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, l
 def _noise_factor(pilot):
     """Return the lower Cholesky factor of the covariance of one simulation's summaries, pooled over positions."""
     residuals = [s - np.median(s, axis=0) for s in pilot.replicates]
-    spread = _spreads(np.concatenate(residuals))
+    spread = robust_scales(np.concatenate(residuals))[1]
     scores = [np.clip(r / spread, -_MAX_SCORE, _MAX_SCORE) for r in residuals]
     # Means, not medians, are subtracted last: skewed summaries would otherwise seem correlated.
     scores = np.concatenate([s - s.mean(axis=0) for s in scores])

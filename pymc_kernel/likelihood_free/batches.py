@@ -18,6 +18,7 @@ from concurrent.futures import (
 from numbers import Integral
 from typing import NamedTuple
 
+from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 
 
@@ -88,8 +89,7 @@ class Workers:
         When a process dies all batches in flight are lost and each is suspect, so each then runs alone, until the one
         that kills its process is found. Closing the generator cancels what has not begun.
         """
-        if not (isinstance(retries, Integral) and retries >= 0):
-            raise ValueError(f"retries must be a whole number >= 0, got {retries!r}.")
+        check_whole(least=0, retries=retries)
         room = max_in_flight or 2 * (self._num_own or getattr(self._executor, "_max_workers", None) or 32)
         room = 1 if isinstance(self._executor, _Here) else room
         fresh, suspects, attempts, running = deque(indices), deque(), Counter(), {}

@@ -5,13 +5,11 @@ import math
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
-from scipy.special import gammaln
 
 from pymc_kernel.kernels.points import as_numbers
-from pymc_kernel.linalg import definite_cholesky
+from pymc_kernel.linalg import LOG_2PI, definite_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
-_LOG_2PI = math.log(2.0 * math.pi)
 _NARROWEST = 0.2  # of the spread of the summaries: what a kernel hides of a skewness by then is a twentieth
 _QUANTILES = (0.05, 0.95)
 _BATCHES = 20  # of consecutive draws, for standard errors of chains
@@ -48,7 +46,7 @@ def log_kernel_abc(simulated: np.ndarray, observed: np.ndarray, factor: np.ndarr
             scaled, volume = solve_triangular(factor, difference, lower=True), np.log(np.diag(factor)).sum()
         logs = -0.5 * (scaled**2).sum(axis=0)
     logs[np.isnan(logs)] = -math.inf  # distances that overflow
-    return float(_log_sum_exp(logs) - math.log(num_simulations) - volume - 0.5 * len(observed) * _LOG_2PI)
+    return float(np.logaddexp.reduce(logs) - math.log(num_simulations) - volume - 0.5 * len(observed) * LOG_2PI)
 
 
 def _checked(simulated, observed):
@@ -77,12 +75,6 @@ def _checked_factor(factor, width):
 def _check_number(num_simulations, least):
     if not num_simulations >= max(least, 1):
         raise ValueError(f"num_simulations counts all of them, at least {max(least, 1)}, got {num_simulations!r}.")
-
-
-def _log_sum_exp(logs):
-    """Return what SciPy's function does for a vector that is not empty, at a tenth of its overhead."""
-    largest = float(logs.max())
-    return largest if largest == -math.inf else largest + math.log(np.exp(logs - largest).sum())
 
 
 @one_blas_thread
@@ -115,7 +107,7 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
     factor = definite_cholesky(covariance)
     if factor is None:
         return -math.inf
-    return -0.5 * _squared_length(factor, observed - mean) - float(np.log(np.diag(factor)).sum() + 0.5 * q * _LOG_2PI)
+    return -0.5 * _squared_length(factor, observed - mean) - float(np.log(np.diag(factor)).sum() + 0.5 * q * LOG_2PI)
 
 
 def _squared_length(factor, difference):
@@ -156,14 +148,10 @@ def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
     if not left > 0.0:
         return -math.inf
     log_volume = 2.0 * np.log(np.diag(factor)).sum()
-    constant = _log_wishart(q, m - 2) - _log_wishart(q, m - 1) - 0.5 * q * (_LOG_2PI + math.log1p(-1.0 / m))
+    # Constants of the Wishart densities with m - 2 and m - 1 degrees of freedom: of their gammas two are left.
+    constant = math.lgamma(0.5 * (m - 1)) - math.lgamma(0.5 * (m - 1 - q))
+    constant -= 0.5 * q * (math.log(math.pi) + math.log1p(-1.0 / m))
     return float(constant - 0.5 * (m - q - 2) * log_volume + 0.5 * (m - q - 3) * (log_volume + math.log(left)))
-
-
-def _log_wishart(q, dof):
-    """Return log c(q, dof), c = 2^(-q dof / 2) pi^(-q (q - 1) / 4) / prod_i Gamma((dof - i + 1) / 2)."""
-    gammas = gammaln(0.5 * (dof - np.arange(q))).sum()
-    return -0.5 * q * dof * math.log(2.0) - 0.25 * q * (q - 1) * math.log(math.pi) - gammas
 
 
 @one_blas_thread
@@ -200,7 +188,7 @@ def normality_errors(
     roots = np.linalg.cholesky(covariances + blur)
     scaled = np.linalg.solve(roots, (observed - means)[:, :, None])[:, :, 0]
     log_volumes = np.log(np.diagonal(roots, axis1=1, axis2=2)).sum(axis=1)
-    log_ratio = log_kernel + 0.5 * (scaled**2).sum(axis=1) + log_volumes + 0.5 * len(observed) * _LOG_2PI
+    log_ratio = log_kernel + 0.5 * (scaled**2).sum(axis=1) + log_volumes + 0.5 * len(observed) * LOG_2PI
     if not np.isfinite(log_ratio).any():
         return None
     return _moved(np.exp(log_ratio - log_ratio.max()), positions)
@@ -231,7 +219,5 @@ def _statistics(z, weights):
     """Return means, log spreads and quantiles (4, d) of weighted draws (n, d)."""
     shares = weights / weights.sum()
     mean = shares @ z
-    order = np.argsort(z, axis=0)
-    levels, values = shares[order].cumsum(axis=0), np.take_along_axis(z, order, axis=0)
-    ends = [[np.interp(q, levels[:, j], values[:, j]) for j in range(z.shape[1])] for q in _QUANTILES]
+    ends = np.quantile(z, _QUANTILES, axis=0, weights=weights, method="inverted_cdf")
     return np.array([mean, 0.5 * np.log(shares @ (z - mean) ** 2), *ends])

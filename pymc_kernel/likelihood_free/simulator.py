@@ -1,7 +1,6 @@
 """Simulators that may fail, called again and again."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from enum import IntEnum
 from typing import NamedTuple
@@ -37,45 +36,39 @@ class Simulations(NamedTuple):
     first_error: Exception | None
 
 
-def simulate_repeatedly(simulate: Callable[[], np.ndarray], summary: Callable | None, times: int) -> Simulations:
+def simulate_repeatedly(
+    simulate: Callable[[], np.ndarray], summary: Callable | None, times: int, together: bool = False
+) -> Simulations:
     """Call ``simulate()`` a number of ``times`` and take the ``summary`` of each; failures are counted, not raised.
 
     ``KeyboardInterrupt`` and the like are raised, and so are errors of ``summary`` on finite data: those are mistakes.
+    With ``together``, one call returns all data sets (times, ...): an error fails all of them, NaN only the data sets
+    that they are in.
+
+    Raises
+    ------
+    ValueError
+        Where one call for all returned another number of data sets.
     """
     errors = []
 
-    def data_sets():
-        for _ in range(times):
+    def results():
+        for _ in range(1 if together else times):
             try:
                 yield np.asarray(simulate(), dtype=float)
             except Exception as error:
                 errors.append(error)
 
-    summaries = _summarized(data_sets(), summary)
+    data_sets = results()
+    if together:
+        data_sets = next(data_sets, np.empty((0,)))
+        if not errors and (data_sets.ndim == 0 or len(data_sets) != times):
+            raise ValueError(
+                f"a vectorized simulator returned shape {data_sets.shape}; its first dimension must be size[0] = "
+                f"{times}, the number of data sets."
+            )
+    summaries = _summarized(data_sets, summary)
     return Simulations(summaries, times - len(summaries), errors[0] if errors else None)
-
-
-def simulate_together(simulate: Callable[[], np.ndarray], summary: Callable | None, times: int) -> Simulations:
-    """As :func:`simulate_repeatedly`, for one call ``simulate()`` that returns all data sets (times, ...).
-
-    An error fails all of them, NaN only the data sets that they are in.
-
-    Raises
-    ------
-    ValueError
-        Where it returned another number of data sets.
-    """
-    try:
-        data = np.asarray(simulate(), dtype=float)
-    except Exception as error:
-        return Simulations([], times, error)
-    if data.ndim == 0 or len(data) != times:
-        raise ValueError(
-            f"a vectorized simulator returned shape {data.shape}; its first dimension must be size[0] = {times}, the "
-            "number of data sets."
-        )
-    summaries = _summarized(data, summary)
-    return Simulations(summaries, times - len(summaries), None)
 
 
 def _summarized(data_sets, summary):
@@ -103,25 +96,19 @@ def simulate_once(
         Seconds; see :func:`~pymc_kernel.likelihood_free.interrupts.time_limit`.
     retries : int
     """
-    for _ in range(retries + 1):
-        try:
-            with time_limit(timeout):
-                arrays = simulate()
-        except TimedOut:
-            continue
-        except Exception as error:
-            return Status.RAISED, None, error
-        is_finite = all(np.isfinite(values).all() for values in arrays)
-        return (Status.SUCCEEDED if is_finite else Status.NOT_FINITE), arrays, None
-    return Status.TIMED_OUT, None, None
-
-
-@contextmanager
-def raising_failures() -> Iterator[None]:
-    """Let a block's simulator raise its errors, which predictive draws otherwise turn into NaN."""
-    token = _RAISING.set(True)
+    token = _RAISING.set(True)  # predictive draws turn errors of a block's simulator into NaN
     try:
-        yield
+        for _ in range(retries + 1):
+            try:
+                with time_limit(timeout):
+                    arrays = simulate()
+            except TimedOut:
+                continue
+            except Exception as error:
+                return Status.RAISED, None, error
+            is_finite = all(np.isfinite(values).all() for values in arrays)
+            return (Status.SUCCEEDED if is_finite else Status.NOT_FINITE), arrays, None
+        return Status.TIMED_OUT, None, None
     finally:
         _RAISING.reset(token)
 

@@ -11,6 +11,7 @@ import pytensor
 from pymc_kernel.errors import warn_caller
 from pymc_kernel.likelihood_free import Status
 
+FALSE_ALARMS = 0.01  # share of right answers of which a check makes a warning, at most
 _CALLERS_OF_OURS = tuple(os.path.dirname(module.__file__) + os.sep for module in (pm, pytensor))
 STATUS_FLAGS = {"flag_values": [int(s) for s in Status], "flag_meanings": " ".join(s.name.lower() for s in Status)}
 _FAILURES = [s.name.lower() for s in Status if s > Status.SUCCEEDED]

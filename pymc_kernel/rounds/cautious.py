@@ -10,31 +10,27 @@ decides over the power of the next.
 simulations are made by the caller.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from inspect import signature
 from typing import NamedTuple
 
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
-from pymc_kernel.likelihood_free.learned_likelihood import LearnedLikelihood
+from pymc_kernel.likelihood_free.learned_likelihood.learned import FEWEST, LearnedLikelihood
+from pymc_kernel.likelihood_free.learned_likelihood.training import MOST_OF_A_CASE
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.rounds.checks import Checks, checked, choose_match
+from pymc_kernel.rounds.checks import TAIL, Checks, checked, choose_match
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, SimulatedRegion, region_of
 from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.weights import effective_share
 
-Simulate = Callable[[np.random.Generator, np.ndarray], np.ndarray]
 _MAX_ROUNDS = 5
-_FEWEST_A_ROUND = 20  # simulations, where the number of rounds is not given: fewer are not learned from
 _MAX_POWER = 1.0  # of the likelihood: its own posterior
 _EFFECTIVE_SHARE = 0.015  # of the simulations so far that must still count in the next round
 _EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10  # the same as a number, where there are few
-_NUM_PROPOSED = 2000  # particles of a proposal
+NUM_PARTICLES = 2000  # of a proposal or a chain, at least, so that modes keep their weights
 _SETTLED = 0.1  # nats of symmetric divergence between successive posteriors: a third of a standard deviation
 _LARGEST_LOG_RATIO = 50.0  # nats that a single draw can say for either of two posteriors
-_LARGEST_GAIN = 10.0  # nats that one held-out simulation can say for either of two fits
 _BISECTIONS = 40  # of a power in (0, 1]: to 1e-12
 
 
@@ -96,7 +92,7 @@ class State(NamedTuple):
     """Of the proposal that is being simulated."""
     rounds: tuple[Round, ...]
     checks: Checks | None
-    """Of the last round's likelihood; None before, and where the estimator has no folds."""
+    """Of the last round's likelihood; None before."""
     is_finished: bool
 
 
@@ -111,7 +107,7 @@ class CautiousRounds:
     rounds : int, optional
         By default at most five, and fewer once the posterior has settled: then what is left is simulated in one.
     estimator : LearnedLikelihood
-        With settings of your own; or any object whose ``fit(parameters, summaries, rng)`` returns the same methods.
+        With settings of your own.
     sampler : ParticleSampler
         Of posteriors and proposals.
     """
@@ -123,11 +119,8 @@ class CautiousRounds:
 
     def __post_init__(self):
         check_whole("rounds", num_simulations=self.num_simulations, rounds=self.rounds)
-        if isinstance(self.estimator, type):
-            name = self.estimator.__name__
-            raise TypeError(f"estimator must be an object with settings, such as {name}(), got the class {name}.")
-        if not callable(getattr(self.estimator, "fit", None)):
-            raise TypeError(f"estimator must have a method fit, got {type(self.estimator).__name__}.")
+        if not isinstance(self.estimator, LearnedLikelihood):
+            raise TypeError(f"estimator must be LearnedLikelihood() with settings of your own, got {self.estimator!r}.")
         if self.num_simulations < (self.rounds or 1):
             raise ValueError(f"{self.num_simulations} simulations are too few for {self.rounds} rounds.")
 
@@ -150,7 +143,7 @@ class CautiousRounds:
             proposal, effective = RoundProposal(None, 0.0, 0.0, None), np.nan
         else:
             power, effective = choose_power(state)
-            sampler = replace(self.sampler, num_particles=max(_NUM_PROPOSED, size))
+            sampler = replace(self.sampler, num_particles=max(NUM_PARTICLES, size))
             draws = sampler.sample(rng, state.prior, state.likelihood, power)
             parameters = draws.positions[:size]
             proposal = RoundProposal(state.likelihood, power, draws.log_evidence, region_of(rng, draws.positions))
@@ -194,12 +187,13 @@ class CautiousRounds:
                 # The region stays: a fit to few simulations far out says nothing of places beyond it.
                 near = whole
         fit = self.estimator.fit(parameters[near], summaries[near], rng)
-        success = self._chance(parameters, whole, rng)
+        learn_chance = self.estimator.fit_chance
+        success = learn_chance(parameters, whole, rng)
         likelihood, folds = LocalLikelihood(fit, state.observed, region, success), []
-        if is_last and hasattr(self.estimator, "fit_folds"):
+        if is_last:
             folds = list(self.estimator.fit_folds(fit, parameters[near], summaries[near], rng))
-            likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, self._chance, rng)
-        sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, _NUM_PROPOSED))
+            likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, learn_chance, rng)
+        sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, NUM_PARTICLES))
         draws = sampler.sample(rng, state.prior, likelihood)
         change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
         report = Round(
@@ -209,8 +203,8 @@ class CautiousRounds:
             state.proposals[-1].power,
             state.effective,
             change,
-            fit.place_of(state.observed, draws.positions, rng).joint,
-            np.nan if fit.held_out is None else fit.held_out.joint_coverage,
+            fit.place_of(state.observed, draws.positions, rng),
+            np.nan if fit.held_out is None else float((fit.held_out >= TAIL).mean()),
             draws.correlation,
         )
         state = state._replace(parameters=parameters, summaries=summaries, near=near, likelihood=likelihood)
@@ -226,36 +220,16 @@ class CautiousRounds:
         """Return likelihoods that are learned anew from all simulations, each time with random weights of them.
 
         A Bayesian bootstrap (Rubin 1981): with the weights vary the choices that a fit makes, which its own
-        ``replicates`` take for granted. None where the estimator takes no weights.
+        ``replicates`` take for granted.
         """
-        if "weights" not in signature(self.estimator.fit).parameters:
-            return []
         known, parameters, summaries = state.likelihood, state.parameters[state.near], state.summaries[state.near]
-        estimator = self.estimator
-        if isinstance(estimator, LearnedLikelihood):
-            estimator = replace(estimator, num_replicates=0)
+        estimator = replace(self.estimator, num_replicates=0)
         replicates, found = known.replicates() or [known], []
         for i in range(number):
             weights = rng.standard_exponential(len(parameters))
             fit = estimator.fit(parameters, summaries, rng, weights=weights)
             found.append(replace(replicates[i % len(replicates)], fit=fit))
         return found
-
-    def run(self, simulate: Simulate, prior: Prior, observed, rng: np.random.Generator) -> tuple[Draws, State]:
-        """Return draws from the posterior after all rounds, as many as the sampler has particles, and the last state.
-
-        ``simulate(rng, parameters (m, d))`` returns summaries (m, q).
-        """
-        state = self.init(prior, observed)
-        while not state.is_finished:
-            state, parameters = self.propose(rng, state)
-            state = self.update(rng, state, parameters, simulate(rng, parameters))
-        return self.sampler.sample(rng, state.prior, state.likelihood), state
-
-    def _chance(self, parameters, happened, rng, **options):
-        """Return the probability of an event as a function of the parameters; None where it is certain."""
-        learner = self.estimator if hasattr(self.estimator, "fit_chance") else LearnedLikelihood()
-        return learner.fit_chance(parameters, happened, rng, **options)
 
     def _next_size(self, state):
         """Return how many simulations the next round has."""
@@ -265,7 +239,7 @@ class CautiousRounds:
             last = state.rounds[-1]
             if last.power >= _MAX_POWER and last.change < _SETTLED:  # a further round would hardly change the posterior
                 return left
-        most = min(_MAX_ROUNDS, self.num_simulations // _FEWEST_A_ROUND) if self.rounds is None else self.rounds
+        most = min(_MAX_ROUNDS, self.num_simulations // FEWEST) if self.rounds is None else self.rounds
         return left // max(most - number, 1)
 
     def _far_ones_help(self, rng, parameters, summaries, whole, near, newest) -> bool:
@@ -283,7 +257,7 @@ class CautiousRounds:
             scores.append(np.nan_to_num(fit.log_density(parameters[cases], summaries[cases]), nan=-np.inf))
         with np.errstate(invalid="ignore"):
             gain = np.nan_to_num(scores[1] - scores[0], nan=0.0)
-        return float(np.clip(gain, -_LARGEST_GAIN, _LARGEST_GAIN).mean()) > 0.0
+        return float(np.clip(gain, -MOST_OF_A_CASE, MOST_OF_A_CASE).mean()) > 0.0
 
     @staticmethod
     def _check_enough(near, num_dims):

@@ -82,7 +82,6 @@ class LocalLikelihood:
 
     def replicates(self) -> list["LocalLikelihood"]:
         """Return what the likelihood might as well be; none where the fit does not say."""
-        known = len(getattr(self.fit, "replicates", ()))
         return [
             replace(
                 self,
@@ -90,7 +89,7 @@ class LocalLikelihood:
                 success=None if self.success is None else self.success.replicate(i),
                 match=None if self.match is None else self.match.replicate(i),
             )
-            for i in range(known)
+            for i in range(self.fit.num_replicates)
         ]
 
 

@@ -18,10 +18,9 @@ from pymc_kernel.smc.differences import Differences
 from pymc_kernel.smc.moves import Evaluated, largest_correlation
 
 LogLikelihood = Callable[[np.ndarray], np.ndarray]
-_BLOCK = 4  # moves between two looks at how much is forgotten: two turns of both kinds
 _BRIEFLY = 0.4  # correlation at which particles have moved enough for the next power
 _FORGOTTEN = 0.1  # correlation with the places before, at which they have moved enough for the last power
-_THRESHOLD = 0.5  # effective share of the particles after a step of the power
+_MOST_MOVES = 32  # of each particle at each power but the last
 
 
 class Prior(Protocol):
@@ -61,24 +60,17 @@ class Draws(NamedTuple):
 
 @dataclass(frozen=True)
 class ParticleSampler:
-    """Tempered particles with differential moves.
+    """Tempered particles with differential moves, at the last power at most forty of each, or ten a dimension.
 
     Parameters
     ----------
     num_particles : int
-    moves : int
-        Of each particle at each power but the last, at most.
-    max_moves : int, optional
-        At the last power; by default forty, or ten a dimension.
     """
 
     num_particles: int = 10_000
-    moves: int = 32
-    max_moves: int | None = None
 
     def __post_init__(self):
         check_whole(least=20, num_particles=self.num_particles)
-        check_whole("max_moves", moves=self.moves, max_moves=self.max_moves)
 
     @one_blas_thread
     def sample(
@@ -113,16 +105,15 @@ class ParticleSampler:
     def _tempered(self, rng, positions, evaluate):
         """Return draws after all powers, with the log likelihood to its own power."""
         state = tempering.init(Evaluated(positions, *evaluate(positions)))
-        config = tempering.Config(Differences(), _THRESHOLD, min_moves=_BLOCK, max_moves=_BLOCK, num_folds=2)
+        # Few moves between two looks at how much is forgotten: two turns of both kinds.
+        config = tempering.Config(Differences(), max_moves=tempering.Config.min_moves, num_folds=2)
         powers, passed = [], []
         while state.inverse_temperature < 1.0:
             chosen = tempering.choose_temperature(state, config)
             powers.append(chosen[0])
             passed.append(state.particles.positions)
-            enough, most = _BRIEFLY, self.moves
-            if chosen[0] == 1.0:
-                enough = _FORGOTTEN
-                most = max(40, 10 * positions.shape[1]) if self.max_moves is None else self.max_moves
+            is_last = chosen[0] == 1.0
+            enough, most = (_FORGOTTEN, max(40, 10 * positions.shape[1])) if is_last else (_BRIEFLY, _MOST_MOVES)
             state, correlation = _forget(rng, state, evaluate, chosen, config, enough, most)
         particles = state.particles.take(rng.permutation(self.num_particles))
         found = particles.positions, particles.log_likelihood, state.log_evidence, correlation

@@ -4,11 +4,10 @@ import numpy as np
 
 from pymc_kernel.kernels import InverseMultiquadric
 from pymc_kernel.kernels.base import RadialKernel
+from pymc_kernel.kernels.points import LARGEST
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.draws import as_chains, merge_repeats, standardize
-
-_LARGEST = 1e60  # whose fourth powers, in regressions on the kernel, are floating-point numbers still
 
 
 def default_kernel() -> RadialKernel:
@@ -26,10 +25,10 @@ def prepared(draws, scores, kernel, how, rng=None) -> tuple[tiles.Stein, RadialK
     kernel = default_kernel() if kernel is None else kernel.resolve(draws, rng or np.random.default_rng(0))
     stein = tiles.prepare(draws, scores, kernel)
     largest = max(np.abs(stein.points).max(), np.abs(stein.scores).max(), np.sqrt(stein.factor), stein.inverse.max())
-    if not largest < _LARGEST:
+    if not largest < LARGEST:
         raise ValueError(
             f"draws and scores go up to {largest:.1g} in units of the kernel's length_scale; rescale them to less than "
-            f"{_LARGEST:.0e}."
+            f"{LARGEST:.0e}."
         )
     return stein, kernel
 

@@ -4,9 +4,9 @@ from scipy import stats
 from scipy.special import ndtri
 
 from pymc_kernel.embeddings import ConditionalMean, DensityRatio, KernelBayesRule, OriginalBayesRule
-from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.ridge import RidgePath, factorize, least_error
 from pymc_kernel.kernels import Gaussian, Linear, Sum
+from pymc_kernel.kernels.points import robust_scales
 from tests.embeddings.pairs import pairs
 from tests.reference import slow_embeddings as slow
 

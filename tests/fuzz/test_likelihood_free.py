@@ -101,7 +101,7 @@ def test_simulators(data, times):
     whole = np.reshape(data.draw(arrays((times, 2))), (times, 2))
     rows = iter(whole)
     one_by_one = kept(lambda: lf.simulate_repeatedly(lambda: next(rows), None, times), NAMES)
-    together = kept(lambda: lf.simulate_together(lambda: whole, None, times), NAMES)
+    together = kept(lambda: lf.simulate_repeatedly(lambda: whole, None, times, together=True), NAMES)
     is_whole = np.isfinite(whole).all(axis=1)
     assert len(one_by_one.summaries) == len(together.summaries) == is_whole.sum()
     assert one_by_one.failed == together.failed == (~is_whole).sum()

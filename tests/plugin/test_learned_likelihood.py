@@ -41,7 +41,7 @@ def density_of(model, point):
 
 def of_all_rows(learned, places, rows):
     """Log of the mean, over densities that the simulations allow, of the density of all rows together."""
-    totals = [learned.replicate(k).log_density(places, rows).sum() for k in range(len(learned.replicates))]
+    totals = [learned.replicate(k).log_density(places, rows).sum() for k in range(learned.num_replicates)]
     return logsumexp(totals) - np.log(len(totals))
 
 

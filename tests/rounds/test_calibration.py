@@ -13,7 +13,8 @@ from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood, ParticleS
 from pymc_kernel.rounds.checks import checked, choose_match, simulated_ranks, summarized_ranks
 from pymc_kernel.rounds.local_likelihood import Match
 from tests.reference.grids import moments
-from tests.rounds.priors import NormalPrior, UniformPrior
+from tests.rounds.priors import NormalPrior
+from tests.rounds.whole_runs import run
 
 NOISE = np.array([0.3, 500.0])
 UNIT = np.array([1.0, 1e3])
@@ -201,7 +202,7 @@ def test_no_case_is_no_opinion():
 
 def rounds_of(simulate, prior, observed, seed, number=300, **settings):
     config = CautiousRounds(number, sampler=ParticleSampler(1000), **settings)
-    return config.run(simulate, prior, np.array(observed), np.random.default_rng(seed))
+    return run(config, simulate, prior, np.array(observed), np.random.default_rng(seed))
 
 
 def test_a_summary_that_is_the_square_of_another_is_said():
@@ -304,14 +305,3 @@ def test_failures_that_depend_on_the_parameters_are_part_of_the_likelihood():
     assert abs(draws.mean() - mean) < 0.3 * spread  # .8 to 1.1 without the probability of success
     assert draws.std() == pytest.approx(spread, rel=0.25)
     assert state.rounds[-1].num_failed > 0
-
-
-def test_an_estimator_without_folds_has_no_checks():
-    class Plain:
-        def fit(self, parameters, summaries, rng):
-            return LearnedLikelihood().fit(parameters, summaries, rng)
-
-    _, state = rounds_of(
-        lambda rng, p: rng.normal(p, 0.5), UniformPrior(1), [1.0], 1, number=60, rounds=1, estimator=Plain()
-    )
-    assert state.checks is None

@@ -1,4 +1,3 @@
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,16 +8,19 @@ from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, Draws, ParticleSampler, cautious
 from tests.reference.grids import moments
 from tests.rounds.priors import NormalPrior
+from tests.rounds.whole_runs import run
 
-FAST = ParticleSampler(600, moves=16)
+FAST = ParticleSampler(600)
 
 
-@dataclass(frozen=True)
-class Quadratic:
+class Quadratic(LearnedLikelihood):
     """A likelihood with means that are quadratic in the parameters: quick, and exact where they are."""
 
-    def fit(self, parameters, summaries, rng):
+    def fit(self, parameters, summaries, rng=None, *, weights=None):
         return FittedQuadratic(parameters, summaries)
+
+    def fit_folds(self, *_):
+        return []
 
 
 class FittedQuadratic:
@@ -41,7 +43,7 @@ class FittedQuadratic:
 
     def place_of(self, observed, parameters, rng):
         away = (observed - self.features(parameters) @ self.weights).mean(axis=0) / self.noise
-        return SimpleNamespace(joint=float(stats.chi2(len(observed)).sf((away**2).sum())))
+        return float(stats.chi2(len(observed)).sf((away**2).sum()))
 
 
 PRIOR = NormalPrior(np.array([0.0, 3000.0]), np.array([1e-3, 1000.0]))
@@ -55,7 +57,7 @@ def simulate_normal(rng, parameters):
 @pytest.fixture(scope="module")
 def narrow():
     rounds = CautiousRounds(600, 4, Quadratic(), FAST)
-    return rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
+    return run(rounds, simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
 
 
 def test_rounds_close_in_on_a_narrow_posterior(narrow):
@@ -81,7 +83,7 @@ def test_a_round_never_goes_where_few_simulations_count(narrow):
 
 def test_far_simulations_are_kept_where_one_shape_fits_all():
     rounds = CautiousRounds(300, 3, Quadratic(), FAST)
-    _, state = rounds.run(simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
+    _, state = run(rounds, simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
     assert state.rounds[1].num_near < 200
     assert state.rounds[2].num_near == 300
 
@@ -94,7 +96,7 @@ def test_far_simulations_are_left_out_where_they_mislead():
 
     prior = NormalPrior(np.zeros(1), np.ones(1))
     observed = np.array([0.1, 0.2])
-    draws, state = CautiousRounds(400, 4, Quadratic(), FAST).run(simulate, prior, observed, np.random.default_rng(2))
+    draws, state = run(CautiousRounds(400, 4, Quadratic(), FAST), simulate, prior, observed, np.random.default_rng(2))
     assert state.rounds[-1].num_near < 390
     grid = np.linspace(-2.0, 2.0, 4001)
     log_density = stats.norm(grid, 0.15).logpdf(0.1) + stats.norm(np.sin(4.0 * grid), 0.05).logpdf(0.2)
@@ -111,7 +113,7 @@ def test_both_modes_are_kept():
 
     prior = NormalPrior(np.zeros(1), np.array([2.0]))
     rounds = CautiousRounds(300, 3, Quadratic(), FAST)
-    draws = rounds.run(simulate, prior, np.array([4.0]), np.random.default_rng(3))[0].positions[:, 0]
+    draws = run(rounds, simulate, prior, np.array([4.0]), np.random.default_rng(3))[0].positions[:, 0]
     assert abs((draws > 0).mean() - 0.5) < 0.05
     np.testing.assert_allclose(np.abs(draws).mean(), 2.0, atol=0.01)
     np.testing.assert_allclose(np.abs(draws).std(), 0.1 / 4.0, rtol=0.2)
@@ -124,7 +126,7 @@ def test_failing_simulations_are_left_out():
         return summaries
 
     observed = np.array([0.5, 2.2])
-    draws, state = CautiousRounds(600, 3, Quadratic(), FAST).run(simulate, PRIOR, observed, np.random.default_rng(4))
+    draws, state = run(CautiousRounds(600, 3, Quadratic(), FAST), simulate, PRIOR, observed, np.random.default_rng(4))
     np.testing.assert_allclose((draws.positions / UNIT).mean(axis=0), observed, atol=0.02)
     assert 60 < state.rounds[0].num_failed < 140
     assert state.near.sum() == state.rounds[-1].num_near
@@ -134,13 +136,13 @@ def test_failing_simulations_are_left_out():
 def test_nothing_but_failures_is_said():
     rounds = CautiousRounds(100, 2, Quadratic(), FAST)
     with pytest.raises(ValueError, match="only 0 simulations can be learned from"):
-        rounds.run(lambda rng, p: np.full(p.shape, np.nan), PRIOR, np.zeros(2), np.random.default_rng(4))
+        run(rounds, lambda rng, p: np.full(p.shape, np.nan), PRIOR, np.zeros(2), np.random.default_rng(4))
 
 
 def test_rounds_end_by_themselves():
     wide = NormalPrior(np.zeros(1), np.ones(1))
     rounds = CautiousRounds(1000, None, Quadratic(), FAST)
-    _, state = rounds.run(lambda rng, p: rng.normal(p, 1.0), wide, np.array([0.5]), np.random.default_rng(5))
+    _, state = run(rounds, lambda rng, p: rng.normal(p, 1.0), wide, np.array([0.5]), np.random.default_rng(5))
     assert sum(r.num_simulations for r in state.rounds) == 1000
     assert len(state.rounds) < 5
     assert state.rounds[-2].change < 0.1
@@ -243,13 +245,6 @@ def test_too_many_rounds_are_not_called_failures(rng):
         rounds.update(rng, state, parameters, parameters)
 
 
-class Plain:
-    """A likelihood of its own without weights."""
-
-    def fit(self, parameters, summaries, rng):
-        return LearnedLikelihood(num_replicates=0).fit(parameters, summaries, rng)
-
-
 @pytest.mark.slow
 def test_refits_lie_as_far_apart_as_simulations_leave_open():
     """Of y = theta + noise: the mean of n simulations has the standard error of their noise over the root of n."""
@@ -266,4 +261,3 @@ def test_refits_lie_as_far_apart_as_simulations_leave_open():
     error = 0.5 / np.sqrt(300)
     assert 0.6 * error < np.std(means) < 2.0 * error
     assert abs(np.mean(means) - mean(state.likelihood)) < error
-    assert CautiousRounds(300, estimator=Plain()).refits(rng, state, 2) == []

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit, log_expit, logit
 
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map
-from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, ROWS, fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap, make_features
 from pymc_kernel.likelihood_free.learned_likelihood.stages import Design
 from pymc_kernel.parallel import one_blas_thread
@@ -21,9 +21,7 @@ _MAX_STEPS = 30  # of Newton's method
 _LONGEST = 3.0  # change of a sum of features in one step
 _MOVED = 0.02  # change below which steps end
 _LEAST_CURVATURE = 1e-3  # of the log likelihood of a case, so that certain cases leave the steps bounded
-_LARGEST = 30.0  # sum of features
 _SURE = -1e-12  # log probability of what cannot be told from certain
-_ROWS = 4096  # at once, so that memory stays bounded
 
 
 class Logit:
@@ -103,13 +101,13 @@ class Chance:
     def evaluate(self, parameters, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return log probabilities (m,), and gradients (m, d), zero if not wanted."""
         log_probabilities, slopes = np.empty(len(parameters)), np.zeros(np.shape(parameters))
-        for start in range(0, len(parameters), _ROWS):
-            rows = slice(start, start + _ROWS)
+        for start in range(0, len(parameters), ROWS):
+            rows = slice(start, start + ROWS)
             part = parameters[rows]
             z = self.parameters(part)
             features = self.features(z)
             free = features @ self.weights
-            sums = np.clip(free, -_LARGEST, _LARGEST)
+            sums = np.clip(free, -MAX_LOG, MAX_LOG)
             log_probabilities[rows] = self.link.log_probability(sums)
             if gradient:
                 pulls = np.where(free == sums, self.link.slope(sums), 0.0)
@@ -149,7 +147,7 @@ def _fitted(design, happened, cases, link):
     precisions = None
     for _ in range(_MAX_STEPS):
         sums = design.values @ weights
-        curvature, slope = link.step(np.clip(sums, -_LARGEST, _LARGEST), happened)
+        curvature, slope = link.step(np.clip(sums, -MAX_LOG, MAX_LOG), happened)
         curvature = np.maximum(curvature, _LEAST_CURVATURE)
         response = sums + slope / curvature
         own = cases * curvature
@@ -161,7 +159,7 @@ def _fitted(design, happened, cases, link):
         precisions = fit.precisions
         if longest < _MOVED:
             break
-    logs = link.log_probability(np.clip(design.values @ fit.weights, -_LARGEST, _LARGEST))
+    logs = link.log_probability(np.clip(design.values @ fit.weights, -MAX_LOG, MAX_LOG))
     determined = own @ ((design.values[:, fit.active] @ fit.factor.T) ** 2).sum(axis=1)
     return cases @ log_scores(logs, happened) - determined, link, fit
 

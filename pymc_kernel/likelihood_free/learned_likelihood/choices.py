@@ -3,27 +3,25 @@
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import LEAST_GAIN, MAX_LOG
 from pymc_kernel.likelihood_free.learned_likelihood.features import ParameterMap, make_features, transform_columns
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals
-from pymc_kernel.likelihood_free.learned_likelihood.stages import LOG_CHI
+from pymc_kernel.likelihood_free.learned_likelihood.stages import LOG_CHI, SOME_CASES
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap, candidate_kinds, winsorized
 
-_MAX_CASES = 2000
-_CLEARLY = 3.0  # log likelihood that another function than the identity must gain
 _ERRORS = 2.0  # standard errors by which a function of a summary must be better than those before
 _MAX_BUMPS = 60
-_MAX_RANGE = 30.0  # of a parameter whose exponential is a candidate
 _PENALTY = 1e-3  # relative to the number of cases
 
 
 def choose_parameter_map(parameters, values, rng) -> ParameterMap:
     """Return the map of parameters (n, d) after which simple features explain most of the values (n, q)."""
     n, d = parameters.shape
-    some = rng.choice(n, min(n, _MAX_CASES), replace=False)
+    some = rng.choice(n, min(n, SOME_CASES), replace=False)
     part, responses = parameters[some], winsorized(values[some])
     responses = np.hstack([responses, _log_squares(part, responses)])
-    is_moderate = (np.ptp(part, axis=0) < _MAX_RANGE) & (np.abs(part).max(axis=0) < 10.0 * _MAX_RANGE)
-    margin = _CLEARLY * np.sqrt(responses.shape[1])
+    is_moderate = (np.ptp(part, axis=0) < MAX_LOG) & (np.abs(part).max(axis=0) < 10.0 * MAX_LOG)
+    margin = LEAST_GAIN * np.sqrt(responses.shape[1])
 
     def better(kinds, best, losses):
         # With and without bumps: functions of sums of parameters look like functions of each one's logistic function
@@ -86,7 +84,7 @@ def choose_maps(parameters, summaries, spread, rng) -> tuple[ParameterMap, Summa
     """
     plain = SummaryMap.of(summaries)
     n = len(summaries)
-    some = rng.choice(n, min(n, 2 * _MAX_CASES), replace=False)
+    some = rng.choice(n, min(n, 2 * SOME_CASES), replace=False)
     columns = summaries[some][:, plain.kept] / plain.step
     options = [candidate_kinds(c, whole) for c, whole in zip(columns.T, plain.whole, strict=True)]
     places, scores = {}, {}
@@ -114,7 +112,7 @@ def _is_better(score, than, kind):
     """Return whether log scores (n,) speak for a function; asinh imitates spreads that the rough regression missed."""
     gain = score - than
     errors = _ERRORS * (2.0 if kind == "asinh" else 1.0)
-    return gain.sum() > max(_CLEARLY, errors * np.sqrt(len(gain)) * gain.std())
+    return gain.sum() > max(LEAST_GAIN, errors * np.sqrt(len(gain)) * gain.std())
 
 
 def _leave_one_out_scores(design, transform, summaries):

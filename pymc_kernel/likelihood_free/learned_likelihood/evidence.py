@@ -8,7 +8,9 @@ from scipy.linalg import lapack
 
 from pymc_kernel.linalg import triangular_solution
 
-_LEAST_GAIN = 3.0  # log evidence below which a block is left out
+MAX_LOG = 30.0  # of sums of features that are logarithms or logits: beyond it data tell nothing
+ROWS = 4096  # of features at once, so that memory stays bounded
+LEAST_GAIN = 3.0  # log evidence below which a block is left out, or another function than the identity
 _LEAST_DETERMINED = 1e-2  # number of weights that the data determine, below which likewise
 _MAX_ITERATIONS = 20
 _CHANGE = 5e-2  # of a log precision, below which iterations end
@@ -111,7 +113,7 @@ def _updated(precisions, used, weights, factor, prune):
     precisions[chosen] = np.inf
     precisions[chosen[is_left]] = np.maximum(now[is_left] * steps, 1e-10)
     # Of blocks that overlap each looks useless while the others are there: only the lower half goes at a time.
-    useless = sorted((gain, b) for b, gain in gains.items() if gain < _LEAST_GAIN)
+    useless = sorted((gain, b) for b, gain in gains.items() if gain < LEAST_GAIN)
     precisions[[b for _, b in useless[: (len(useless) + 1) // 2]]] = np.inf
     return precisions, 1.0 + determined.sum()
 

@@ -1,7 +1,6 @@
 """A likelihood learned from simulations: the density of summaries given parameters, with its gradient."""
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -9,42 +8,18 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
-from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity, Together
+from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
 from pymc_kernel.likelihood_free.learned_likelihood.training import Data, Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
 
-_FEWEST = 20  # simulations
+FEWEST = 20  # simulations that are learned from, and that a round has where the number of rounds is not given
 _MOST_FOR_PLAN = 12_000  # simulations by which choices are made; all of them teach the density itself
-_MAX_EXAMPLES = 2000  # simulations that a fit keeps, so that others can say what is among them
 _MOST_KNOTS = 120  # of all parameters together
 _MOST_ENTRIES = 15_000_000  # of the matrix of joint bumps, so that it takes some 200 MB at most
 _NUM_DRAWS = 200  # at each simulation that was kept back; a share of 2.5 % of them has a standard error of 1.1 %
 _MAX_KEPT_BACK = 1000  # that are compared with draws
-_DRAWS_FOR_PLACE = 2000  # at least, among which an observation lies
-_LEVEL = 0.95
-
-
-class HeldOut(NamedTuple):
-    """How simulations that were kept back lie in the distributions that were learned for them.
-
-    Its numbers are those of a density learned from the other simulations alone.
-    """
-
-    transforms: np.ndarray  # (m, q), probability-integral transforms; uniform on (0, 1) for the right distributions
-    joint: np.ndarray  # (m,), probabilities of a smaller density; uniform likewise
-
-    @property
-    def joint_coverage(self) -> float:
-        """Share of cases in the region of highest density that holds 95 %."""
-        return float((self.joint >= 1.0 - _LEVEL).mean())
-
-
-class PredictivePlace(NamedTuple):
-    """Where an observation lies in the distribution of simulated ones; small numbers say outside."""
-
-    p_values: np.ndarray  # (q,), two-sided, of each summary
-    joint: float  # probability of a smaller density than the observation's
+_FOR_PLACE = 2000  # examples that a fit keeps, and draws at least, among which a place is looked up
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,27 +36,25 @@ class FittedLikelihood:
     summaries : SummaryMap
         What was done to the summaries before the regression.
     density : ConditionalDensity
-        Of the transformed summaries.
+        Of the transformed summaries: the estimate, and draws of what it might as well be, by the simulations.
+    examples : tuple of ndarray, (k, d) and (k, q)
+        Parameters and transformed summaries of some simulations: where the density was learned.
     success : Chance or None
         The probability of not failing, given the parameters; a factor of the density, since the data were observed.
         None where nothing failed.
-    held_out : HeldOut or None
-        How simulations that were kept back lie in what was learned from the others.
+    held_out : ndarray (m,) or None
+        Of simulations that were kept back, the probability of a smaller density than theirs, in what was learned from
+        the others alone; uniform on (0, 1) for the right distributions.
     plan : Plan or None
         What the simulations that were kept back chose.
-    replicates : tuple of ConditionalDensity
-        Draws of what the density might as well be, by the simulations that there were.
-    examples : tuple of ndarray, (k, d) and (k, q)
-        Parameters and transformed summaries of some of them: where the density was learned.
     """
 
     summaries: SummaryMap
     density: ConditionalDensity
-    held_out: HeldOut | None = None
+    examples: tuple[np.ndarray, np.ndarray]
+    held_out: np.ndarray | None = None
     plan: Plan | None = None
-    replicates: tuple[ConditionalDensity, ...] = ()
     success: Chance | None = None
-    examples: tuple[np.ndarray, np.ndarray] | None = None
 
     @property
     def num_parameters(self) -> int:
@@ -93,20 +66,25 @@ class FittedLikelihood:
         """How many summaries there are."""
         return len(self.summaries.constant)
 
+    @property
+    def num_replicates(self) -> int:
+        """How many draws there are of what the density might as well be."""
+        return len(self.density.joined) - 1
+
     def replicate(self, number: int) -> "FittedLikelihood":
-        """Return one of the ``replicates`` in place of the estimate."""
+        """Return one of these draws in place of the estimate."""
         success = None if self.success is None else self.success.replicate(number)
-        return replace(self, density=self.replicates[number], replicates=(), success=success)
+        return replace(self, density=self.density.take(number + 1), success=success)
 
     @one_blas_thread
     def log_density(self, parameters, observed) -> np.ndarray:
         """Return log densities (m,) of ``observed`` (q,), or of its rows (m, q), at parameters (m, d)."""
-        return self.given(observed).evaluate(parameters, False, Together.of([self.density]))[0][0]
+        return self.given(observed).evaluate(parameters, False, self.density.take(0))[0][0]
 
     @one_blas_thread
     def log_density_and_gradient(self, parameters, observed) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (m,) and their gradients (m, d) by the parameters."""
-        [density], [slopes] = self.given(observed).evaluate(parameters, True, Together.of([self.density]))
+        [density], [slopes] = self.given(observed).evaluate(parameters, True, self.density.take(0))
         return density, slopes
 
     def given(self, observed) -> "LikelihoodOfData":
@@ -129,23 +107,21 @@ class FittedLikelihood:
         return self.summaries.inverse(self.density.sample(self._parameters(parameters), rng))
 
     @one_blas_thread
-    def place_of(self, observed, parameters, rng: np.random.Generator) -> PredictivePlace:
-        """Return where ``observed`` (q,) lies in the learned distributions given ``parameters`` (m, d).
+    def place_of(self, observed, parameters, rng: np.random.Generator) -> float:
+        """Return the probability of a smaller density than that of ``observed`` (q,), given ``parameters`` (m, d).
 
-        With draws from the posterior it is a posterior predictive check of each summary, and of all together; with
-        the parameters that were simulated it says whether anything like the observation was simulated at all.
+        With draws from the posterior it is a posterior predictive check; with the parameters that were simulated it
+        says whether anything like the observation was simulated at all. Small numbers say outside.
         """
         observed = as_numbers(observed, "observed")
         if observed.shape != self.summaries.kept.shape:
             raise ValueError(f"observed must have shape {self.summaries.kept.shape}, got {observed.shape}.")
         parameters = self._parameters(parameters)
-        repeated = np.tile(parameters, (max(1, -(-_DRAWS_FOR_PLACE // len(parameters))), 1))
+        repeated = np.tile(parameters, (max(1, -(-_FOR_PLACE // len(parameters))), 1))
         draws = self.sample(repeated, rng)
         rows = np.broadcast_to(observed, draws.shape)
-        below = _share_below(draws, rows, rng).sum(axis=0)
-        share = (below + 0.5) / (len(draws) + 1.0)
         lower = self.log_density(repeated, draws) < self.log_density(repeated, rows)
-        return PredictivePlace(2.0 * np.minimum(share, 1.0 - share), float((lower.sum() + 0.5) / (len(draws) + 1.0)))
+        return float((lower.sum() + 0.5) / (len(draws) + 1.0))
 
     def _parameters(self, parameters):
         parameters = as_points(parameters, "parameters")
@@ -193,7 +169,7 @@ class LikelihoodOfData:
         Errors of a learned density add up over rows. The average of the product of all rows over densities that the
         simulations allow is their marginal likelihood: posteriors are as much wider as the simulations leave open.
         """
-        found, slopes = self.evaluate(parameters, gradient, self._together)
+        found, slopes = self.evaluate(parameters, gradient, self.learned.density)
         if len(found) == 1:
             return Averaged(found[0], slopes[0], slopes[0])
         totals = found[1:].sum(axis=1)
@@ -205,11 +181,7 @@ class LikelihoodOfData:
         rows = np.where(np.isnan(rows), -np.inf, rows)
         return Averaged(rows, slopes[0], np.einsum("r,rmd->md", shares / max(shares.sum(), 1.0), slopes[1:]))
 
-    @cached_property
-    def _together(self) -> Together:
-        return Together.of([self.learned.density, *self.learned.replicates])
-
-    def evaluate(self, parameters, gradient: bool, together: Together) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate(self, parameters, gradient: bool, density: ConditionalDensity) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (r, m) and gradients (r, m, d) by the estimate, and by r - 1 replicates."""
         parameters, values = self.learned._parameters(parameters), self.values
         if len(self.outside) not in (1, len(parameters)):
@@ -221,7 +193,7 @@ class LikelihoodOfData:
         if len(self.outside) != len(parameters):
             values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
         with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
-            found, slopes = together.log_densities(parameters, values, gradient)
+            found, slopes = density.evaluate(parameters, values, gradient)
         success = self.learned.success
         for k in range(len(found) if success is not None else 0):
             chance = success if k == 0 else success.replicate(k - 1)
@@ -300,15 +272,16 @@ class LearnedLikelihood:
         order = rng.permutation(len(parameters))
         back, rest = np.split(order[:_MOST_FOR_PLAN], [min(len(order), _MOST_FOR_PLAN) // 5])
         learned, plan = learn(places, data.take(rest), data.take(back), rng, self._sizes)
-        held_out = check_held_out(FittedLikelihood(transform, learned), parameters[back], summaries[back], rng)
-        density, replicates = learn_by_plan(places, data, plan, rng, self._sizes, self.num_replicates)
+        some = order[:_FOR_PLACE]
+        examples = parameters[some], transform(summaries[some])
+        first = FittedLikelihood(transform, learned, examples)
+        held_out = check_held_out(first, parameters[back], summaries[back], rng)
+        density = learn_by_plan(places, data, plan, rng, self._sizes, self.num_replicates)
         success = None
         if not whole.all():
             used = weights_of_all > 0.0
             success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
-        some = order[:_MAX_EXAMPLES]
-        examples = parameters[some], transform(summaries[some])
-        return FittedLikelihood(transform, density, held_out, plan, replicates, success, examples)
+        return FittedLikelihood(transform, density, examples, held_out, plan, success)
 
     def fit_chance(self, parameters, happened, rng, *, weights=None, links=LINKS) -> Chance | None:
         """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was."""
@@ -327,8 +300,8 @@ class LearnedLikelihood:
         for rows in np.array_split(rng.permutation(len(parameters)), num_folds):
             rest = np.setdiff1d(np.arange(len(parameters)), rows)
             with one_blas_thread:  # a decorator would leave before the first fold is learned
-                density, _ = learn_by_plan(fit.density.parameters, data.take(rest), fit.plan, rng, self._sizes, 0)
-            yield rows, FittedLikelihood(fit.summaries, density)
+                density = learn_by_plan(fit.density.parameters, data.take(rest), fit.plan, rng, self._sizes, 0)
+            yield rows, FittedLikelihood(fit.summaries, density, fit.examples)
 
     def _sizes(self, n, d):
         """Return how many bumps in each parameter, and how many in all."""
@@ -336,23 +309,16 @@ class LearnedLikelihood:
         return num_knots, min(self.num_centers, 50 + n // 10, max(_MOST_ENTRIES // n, 50))
 
 
-def check_held_out(fit: FittedLikelihood, parameters, summaries, rng) -> HeldOut:
-    """Return where rows of ``summaries`` (m, q) lie given ``parameters`` (m, d)."""
+def check_held_out(fit: FittedLikelihood, parameters, summaries, rng) -> np.ndarray:
+    """Return probabilities (m,) of smaller densities than those of ``summaries`` (m, q) given ``parameters`` (m, d)."""
     if len(parameters) > _MAX_KEPT_BACK:
         some = rng.choice(len(parameters), _MAX_KEPT_BACK, replace=False)
         parameters, summaries = parameters[some], summaries[some]
     scores = fit.log_density(parameters, summaries)
-    below, lower = np.zeros(summaries.shape), np.zeros(len(parameters))
+    lower = rng.random(len(parameters))
     for _ in range(_NUM_DRAWS):
-        draws = fit.sample(parameters, rng)
-        below += _share_below(draws, summaries, rng)
-        lower += fit.log_density(parameters, draws) < scores
-    jitter = rng.random(summaries.shape), rng.random(len(parameters))
-    return HeldOut((below + jitter[0]) / (_NUM_DRAWS + 1), (lower + jitter[1]) / (_NUM_DRAWS + 1))
-
-
-def _share_below(draws, values, rng):
-    return np.where(draws == values, rng.random(values.shape), draws < values)
+        lower += fit.log_density(parameters, fit.sample(parameters, rng)) < scores
+    return lower / (_NUM_DRAWS + 1)
 
 
 def _data(transform, places, parameters, summaries, weights, rng, spread=None) -> Data:
@@ -377,16 +343,16 @@ def _checked(parameters, summaries, weights):
 def _usable(parameters, summaries, weights, whole):
     """Return arrays without failed simulations, and weights of mean one."""
     used = whole & (weights > 0.0)
-    if used.sum() < _FEWEST:
+    if used.sum() < FEWEST:
         raise ValueError(
-            f"only {used.sum()} of {len(used)} simulations have finite summaries and a weight; at least {_FEWEST} are "
+            f"only {used.sum()} of {len(used)} simulations have finite summaries and a weight; at least {FEWEST} are "
             "needed."
         )
     parameters, summaries, weights = parameters[used], summaries[used], weights[used]
     distinct = len(np.unique(parameters, axis=0))
-    if distinct < _FEWEST:
+    if distinct < FEWEST:
         raise ValueError(
-            f"the {len(parameters)} simulations were made at {distinct} different parameters; at least {_FEWEST} are "
+            f"the {len(parameters)} simulations were made at {distinct} different parameters; at least {FEWEST} are "
             "needed to learn how summaries depend on them."
         )
     check_magnitude(parameters, "parameters")

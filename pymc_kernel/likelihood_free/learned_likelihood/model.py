@@ -1,17 +1,14 @@
 """A conditional density: triangular map whose entries are sums of features."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, ROWS
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap
-from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals, stacked
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
-
-_ROWS = 4096  # at once, so that memory stays bounded
-_MAX_LOG_SD = 30.0
 
 
 class Weights(NamedTuple):
@@ -28,7 +25,7 @@ class Weights(NamedTuple):
 
     def entries(self, features: np.ndarray) -> "Weights":
         """Return means, log spreads and coefficients (m, ...) of features (m, p)."""
-        return _entries(features, self.joined(), self.coefficients, (-_MAX_LOG_SD, _MAX_LOG_SD))[0]
+        return _entries(features, self.joined(), self.coefficients, (-MAX_LOG, MAX_LOG))[0]
 
 
 def _entries(features, joined, coefficients, limits) -> tuple[Weights, np.ndarray]:
@@ -38,7 +35,7 @@ def _entries(features, joined, coefficients, limits) -> tuple[Weights, np.ndarra
     """
     values = features @ joined
     q = values.shape[-1] // 3
-    free = np.clip(values[..., q:], -_MAX_LOG_SD, _MAX_LOG_SD)
+    free = np.clip(values[..., q:], -MAX_LOG, MAX_LOG)
     spreads = np.clip(free, *limits)
     of_others = features[:, : coefficients.shape[-2]] @ coefficients
     parts = values[..., :q], spreads[..., :q], of_others, spreads[..., q:]
@@ -47,81 +44,66 @@ def _entries(features, joined, coefficients, limits) -> tuple[Weights, np.ndarra
 
 @dataclass(frozen=True, eq=False)
 class ConditionalDensity:
-    """The density of transformed summaries given parameters.
+    """The density of transformed summaries given parameters: r of them, the estimate first, which share the features.
 
-    ``limits`` (2, 2 q) of log spreads and of remaining log spreads are those of the training points, and a little more.
+    ``joined`` (r, p, 3 q) are the weights of means, log spreads and remaining log spreads, ``coefficients``
+    (r, c, q (q - 1) / 2) those of the first c features. ``limits`` (2, r, 1, 2 q) of both log spreads are those of the
+    training points, and a little more.
     """
 
     parameters: ParameterMap
     features: FeatureMap
-    weights: Weights
-    residuals: Residuals
-    limits: np.ndarray
-
-    def _entries(self, parameters) -> Weights:
-        """Return the entries of the triangular map at parameters (m, d), log spreads within their limits."""
-        features = self.features(self.parameters(parameters))
-        return _entries(features, self.weights.joined(), self.weights.coefficients, self.limits)[0]
-
-    def log_densities(self, parameters, observed: Observed) -> np.ndarray:
-        """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
-        out = np.empty((len(observed.values), len(parameters)))
-        for start in range(0, len(parameters), _ROWS):
-            entries = self._entries(parameters[start : start + _ROWS])
-            size = entries.means.shape
-            for k in range(len(out)):
-                row = Observed(*[np.broadcast_to(part[k], size) for part in observed])
-                out[k, start : start + _ROWS] = log_terms(entries, row, self.residuals).log_density
-        return out
-
-    def sample(self, parameters, rng) -> np.ndarray:
-        """Return one draw of the values (m, q) for each of the parameters (m, d)."""
-        out = []
-        for start in range(0, len(parameters), _ROWS):
-            part = parameters[start : start + _ROWS]
-            out.append(values_of(self._entries(part), self.residuals.sample(len(part), rng)))
-        return np.concatenate(out)
-
-
-@dataclass(frozen=True, eq=False)
-class Together:
-    """Densities with the parameters and features of the ``first``, all else stacked: one pass evaluates r of them.
-
-    ``joined`` (r, p, 3 q), ``coefficients`` (r, c, q (q - 1) / 2) and ``limits`` (2, r, 1, 2 q) are as of one density.
-    """
-
-    first: ConditionalDensity
     joined: np.ndarray
     coefficients: np.ndarray
     limits: np.ndarray
     residuals: Residuals
 
-    @classmethod
-    def of(cls, densities: Sequence[ConditionalDensity]) -> "Together":
-        """Return them stacked; all have the features of the first."""
-        return cls(
-            densities[0],
-            np.stack([density.weights.joined() for density in densities]),
-            np.stack([density.weights.coefficients for density in densities]),
-            np.stack([density.limits for density in densities], axis=1)[:, :, None],
-            stacked([density.residuals for density in densities]),
-        )
+    def take(self, number: int) -> "ConditionalDensity":
+        """Return one of them alone."""
+        one = slice(number, number + 1)
+        weights = self.joined[one], self.coefficients[one], self.limits[:, one]
+        return ConditionalDensity(self.parameters, self.features, *weights, self.residuals.one_of(one))
 
-    def log_densities(self, parameters, observed: Observed, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
+    def _estimate(self, parameters) -> Weights:
+        """Return the entries of the triangular map of the estimate at parameters (m, d)."""
+        features = self.features(self.parameters(parameters))
+        return _entries(features, self.joined[0], self.coefficients[0], self.limits[:, 0])[0]
+
+    def log_densities(self, parameters, observed: Observed) -> np.ndarray:
+        """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
+        out, residuals = np.empty((len(observed.values), len(parameters))), self.residuals.one_of(0)
+        for start in range(0, len(parameters), ROWS):
+            entries = self._estimate(parameters[start : start + ROWS])
+            size = entries.means.shape
+            for k in range(len(out)):
+                row = Observed(*[np.broadcast_to(part[k], size) for part in observed])
+                out[k, start : start + ROWS] = log_terms(entries, row, residuals).log_density
+        return out
+
+    def sample(self, parameters, rng) -> np.ndarray:
+        """Return one draw of the values (m, q) for each of the parameters (m, d)."""
+        out, residuals = [], self.residuals.one_of(0)
+        for start in range(0, len(parameters), ROWS):
+            part = parameters[start : start + ROWS]
+            out.append(values_of(self._estimate(part), residuals.sample(len(part), rng)))
+        return np.concatenate(out)
+
+    def evaluate(self, parameters, observed: Observed, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (r, m) at parameters (m, d), and gradients (r, m, d), zero if not wanted."""
-        r, places, feature_map = len(self.joined), self.first.parameters, self.first.features
+        r = len(self.joined)
         found, slopes = np.empty((r, len(parameters))), np.zeros((r, *parameters.shape))
-        size = max(_ROWS // r, 1)
+        size = max(ROWS // r, 1)
         for start in range(0, len(parameters), size):
             rows = slice(start, start + size)
-            z = places(parameters[rows])
-            features = feature_map(z)
+            z = self.parameters(parameters[rows])
+            features = self.features(z)
             parts, inside = _entries(features, self.joined, self.coefficients, self.limits)
             terms = log_terms(parts, observed.take(rows), self.residuals)
             found[:, rows] = terms.log_density
             if gradient:
                 factors = self._pulled(pull_back(parts, terms), inside)
-                slopes[:, rows] = feature_map.pull_back(z, features, factors) * places.slope(parameters[rows])
+                back = self.features.pull_back(z, features, factors)
+                slopes[:, rows] = back * self.parameters.slope(parameters[rows])
         return found, slopes
 
     def _pulled(self, pulls: Weights, inside: np.ndarray) -> np.ndarray:

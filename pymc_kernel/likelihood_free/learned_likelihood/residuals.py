@@ -1,13 +1,17 @@
 """Distributions of residuals: independent or joint mixtures of normals, by expectation-maximization."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Self
 
 import numpy as np
+from scipy.cluster.vq import kmeans2
 from scipy.special import ndtr
 
-_LOG_2_PI = np.log(2.0 * np.pi)
+from pymc_kernel.kernels.points import LARGEST
+from pymc_kernel.linalg import LOG_2PI
+
 _SMALLEST_MASS = 1e-200
 _NARROW = 1e-3  # width of an interval, in units of the residuals
 _ITERATIONS = 60
@@ -17,7 +21,6 @@ _PRIOR_VARIANCE = 0.1  # relative to the variance of a share of the residuals
 _SCALES = 4.0  # ratio of standard deviations of neighbors where mixtures start as mixtures of scales
 _NARROWEST = 1e-3  # standard deviation of a component at the start, relative to that of all
 _FEWEST_IN_TAIL = 5  # cases that an outermost component starts with
-_FARTHEST = 1e100  # standard deviations: farther off, squares are no floating-point numbers any more
 
 
 class _Mixture:
@@ -27,6 +30,10 @@ class _Mixture:
     def num_components(self) -> int:
         """How many normals there are."""
         return self.log_weights.shape[-1]
+
+    def one_of(self, number) -> Self:
+        """Return one of r distributions that are stacked, or a slice of them."""
+        return type(self)(*[getattr(self, field.name)[number] for field in fields(self)])
 
     def fitted(self, noise, weights, iterations=_ITERATIONS) -> Self:
         """Return the distribution after steps of expectation and maximization from here."""
@@ -50,15 +57,15 @@ class Marginals(_Mixture):
 
     def _parts(self, noise):
         """Return standardized residuals and log densities (k, ..., m, q) of each component, quickest to sum over."""
-        away = np.clip((noise - _components_first(self.means)) / _components_first(self.sds), -_FARTHEST, _FARTHEST)
-        return away, _components_first(self.log_weights - np.log(self.sds) - 0.5 * _LOG_2_PI) - 0.5 * away**2
+        away = np.clip((noise - _components_first(self.means)) / _components_first(self.sds), -LARGEST, LARGEST)
+        return away, _components_first(self.log_weights - np.log(self.sds) - 0.5 * LOG_2PI) - 0.5 * away**2
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (..., m) of residuals (..., m, q), and their derivatives (..., m, q)."""
         if self.num_components == 1:
             means, sds = (v[..., None, :, 0] for v in (self.means, self.sds))
-            away = np.clip((noise - means) / sds, -_FARTHEST, _FARTHEST)
-            density = -0.5 * (away**2).sum(axis=-1) - (np.log(sds) + 0.5 * _LOG_2_PI).sum(axis=-1)
+            away = np.clip((noise - means) / sds, -LARGEST, LARGEST)
+            density = -0.5 * (away**2).sum(axis=-1) - (np.log(sds) + 0.5 * LOG_2PI).sum(axis=-1)
             return density, -away / sds
         density, slope = self._columns(noise)
         return density.sum(axis=-1), slope
@@ -79,7 +86,7 @@ class Marginals(_Mixture):
         upper = ends[0] > 0.0
         masses = ndtr(np.where(upper, -ends[0], ends[1])) - ndtr(np.where(upper, -ends[1], ends[0]))
         mass = (weights * masses).sum(axis=0)
-        heights = [np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * _LOG_2_PI) for e in ends]
+        heights = [np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * LOG_2PI) for e in ends]
         f_low, f_high = ((weights / sds * height).sum(axis=0) for height in heights)
         wide = (mass > _SMALLEST_MASS) & (below + above > _NARROW)
         safe = np.where(wide, mass, 1.0)
@@ -175,7 +182,7 @@ class Joint(_Mixture):
         """Return standardized residuals (k, ..., m, q) and log densities (k, ..., m) of each component."""
         away = (noise - _components_first(self.means.swapaxes(-1, -2))) @ self._roots_first().swapaxes(-1, -2)
         log_volume = np.log(np.diagonal(self.roots, axis1=-2, axis2=-1)).sum(axis=-1)
-        constant = np.moveaxis(self.log_weights + log_volume - 0.5 * noise.shape[-1] * _LOG_2_PI, -1, 0)
+        constant = np.moveaxis(self.log_weights + log_volume - 0.5 * noise.shape[-1] * LOG_2PI, -1, 0)
         return away, constant[..., None] - 0.5 * np.einsum("...q,...q->...", away, away)
 
     def _roots_first(self):
@@ -219,15 +226,11 @@ class Joint(_Mixture):
 
     @classmethod
     def of_places(cls, noise, weights, number: int, rng) -> "Joint":
-        """Return components in different places: some steps of k-means from spread-out residuals."""
-        centers = noise[rng.choice(len(noise), 1)]
-        for _ in range(number - 1):
-            distance = np.minimum(_squared(noise, centers).min(axis=1), 9.0 * noise.shape[1])
-            centers = np.vstack([centers, noise[rng.choice(len(noise), p=distance / distance.sum())]])
-        for _ in range(10):
-            shares = np.eye(number)[_squared(noise, centers).argmin(axis=1)] * weights[:, None]
-            centers = (shares.T @ noise + 1e-6 * centers) / (shares.sum(axis=0)[:, None] + 1e-6)
-        return _maximized(noise, shares)
+        """Return components in different places: parts of the residuals by k-means."""
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="One of the clusters is empty")  # then there are fewer
+            labels = kmeans2(np.clip(noise, -3.0, 3.0), number, iter=10, minit="++", rng=rng)[1]
+        return _maximized(noise, np.eye(number)[labels] * weights[:, None])
 
 
 Residuals = Marginals | Joint
@@ -237,10 +240,6 @@ def stacked(each: Sequence[Residuals]) -> Residuals:
     """Return r distributions of one family and as many components as one: of residuals (r, m, q)."""
     kind = type(each[0])
     return kind(*[np.stack([getattr(one, field.name) for one in each]) for field in fields(kind)])
-
-
-def _squared(points, centers):
-    return ((points[:, None, :] - centers) ** 2).sum(axis=2)
 
 
 def _components_first(values):

@@ -4,7 +4,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
+from pymc_kernel.kernels.points import MAD_TO_SD
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import ROWS, fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, FeatureMap, make_features
 from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, triangle_rows
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import winsorized
@@ -13,13 +14,12 @@ _REGULAR = 4.0  # standard deviations from which on the weight of a residual fal
 LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 _VARIANCE_OF_LOG = 2.0  # inverse Fisher information of a log variance from one residual
 _VARIANCE_OF_LOG_CHI = np.pi**2 / 2.0
-_MEDIAN_OF_CHI = 0.4549  # square of one degree
+_MEDIAN_OF_CHI = MAD_TO_SD**-2.0  # square of one degree
 _REWEIGHTED = 2  # times that means are fitted again
 _MAX_SCORING = 8
-_CASES_FOR_METRIC = 2000
+SOME_CASES = 2000  # by which maps and metrics are chosen
 _CASES_FOR_COEFFICIENTS = 20_000
 _MAX_FOR_COEFFICIENTS = 400
-_ROWS = 8192
 
 
 class Design:
@@ -50,9 +50,9 @@ class Design:
         p = self.values.shape[1]
         is_whole = columns is None or len(columns) == p
         total = 0.0
-        for start in range(0, len(self.values), _ROWS):
-            rows = self.values[start : start + _ROWS]
-            part = (rows if is_whole else rows[:, columns]) * np.sqrt(weights[start : start + _ROWS, None])
+        for start in range(0, len(self.values), ROWS):
+            rows = self.values[start : start + ROWS]
+            part = (rows if is_whole else rows[:, columns]) * np.sqrt(weights[start : start + ROWS, None])
             total = total + part.T @ part
         if is_whole:
             return total
@@ -117,7 +117,7 @@ def learn_metric(z, values, weights, rng, num_knots, num_centers):
     """Return the metric of the joint features, learned from some of the cases."""
     metric, responses = None, winsorized(values)
     for _ in range(2):
-        some = rng.choice(len(z), min(len(z), _CASES_FOR_METRIC), replace=False)
+        some = rng.choice(len(z), min(len(z), SOME_CASES), replace=False)
         rough = Design(make_features(z[some], rng, num_knots, min(num_centers, len(some) // 10), metric), z[some])
         means, log_sd = np.zeros((2, rough.values.shape[1], values.shape[1]))
         for j in range(values.shape[1]):

@@ -16,7 +16,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.model import (
     pull_back,
     residuals_of,
 )
-from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals, candidates
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals, candidates, stacked
 from pymc_kernel.likelihood_free.learned_likelihood.stages import Precisions, StagedFit, fit_stages
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 from pymc_kernel.linalg import triangular_solution
@@ -26,7 +26,7 @@ _MAX_ROUNDS = 6
 _SCALES = np.exp(np.linspace(-0.4, 0.4, 33))
 _SD_OF_SCALE = 0.05  # of the logarithm of a scale that few held-out cases alone would choose at random
 _BEYOND = 0.5  # logarithm by which a spread may leave the range that it has at the simulations
-_MOST = 10.0  # log score that one case may speak for
+MOST_OF_A_CASE = 10.0  # log score that one case may speak for
 _CLEARLY = 2.5  # log score by which another distribution of residuals must be better
 _BETTER = 1.0  # and another round of maximization
 _BOOTSTRAP_STEPS = 20  # of expectation and maximization, from the estimate
@@ -72,19 +72,19 @@ def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensi
 
     def gain(scores, than):
         # Cases far from all others would decide alone what is best for the rest.
-        return held.weights @ np.clip(scores - than, -_MOST, _MOST)
+        return held.weights @ np.clip(scores - than, -MOST_OF_A_CASE, MOST_OF_A_CASE)
 
     family, member, residuals = _chosen_residuals(staged, train.weights, score, gain, rng)
     rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score, gain)
     plain = score(now, residuals)
     scores = [gain(score(now, residuals.scaled(s)), plain) - 0.5 * (np.log(s) / _SD_OF_SCALE) ** 2 for s in _SCALES]
     scale = float(_SCALES[int(np.argmax(scores))]) if len(held.weights) >= _FEWEST else 1.0
-    [density] = _densities(places, staged.design, [(now, residuals.scaled(scale))])
+    density = _density(places, staged.design, [(now, residuals.scaled(scale))])
     return density, Plan(family, member, rounds, scale, staged.design.map.metric, staged.precisions)
 
 
-def learn_by_plan(places, data: Data, plan: Plan, rng, sizes, num_replicates: int):
-    """Return the density learned from all cases, and draws of what it might as well have been.
+def learn_by_plan(places, data: Data, plan: Plan, rng, sizes, num_replicates: int) -> ConditionalDensity:
+    """Return the density learned from all cases, and after it draws of what it might as well have been.
 
     These have weights from a normal approximation of their posterior distribution, and residuals by a Bayesian
     bootstrap: where few summaries are observed, the shape of their noise is what decides, and is known no better.
@@ -97,7 +97,7 @@ def learn_by_plan(places, data: Data, plan: Plan, rng, sizes, num_replicates: in
         now, residuals = _round(polish, now, residuals)
     found = [(now, residuals.scaled(plan.scale))]
     if not num_replicates:
-        return _densities(places, staged.design, found)[0], ()
+        return _density(places, staged.design, found)
     curved = Polish(staged._replace(weights=now), data)
     center, noise = curved.pack(now), curved.noise(now)
     for _ in range(num_replicates):
@@ -106,28 +106,25 @@ def learn_by_plan(places, data: Data, plan: Plan, rng, sizes, num_replicates: in
         if residuals.num_components > 1:  # mean and spread of a normal distribution are among the weights
             shape = residuals.fitted(noise, data.weights * rng.standard_exponential(len(noise)), _BOOTSTRAP_STEPS)
         found.append((weights, shape.scaled(plan.scale)))
-    density, *replicates = _densities(places, staged.design, found)
-    return density, tuple(replicates)
+    return _density(places, staged.design, found)
 
 
-def _densities(places, design, found) -> list[ConditionalDensity]:
+def _density(places, design, found) -> ConditionalDensity:
     """Return densities by pairs of weights and residuals, of the features that any of them uses."""
     raw = [design.raw(weights) for weights, _ in found]
-    used = np.zeros(len(raw[0].means), bool)
-    for weights in raw:
-        used |= (weights.joined() != 0.0).any(axis=1)
-        used[: len(weights.coefficients)] |= (weights.coefficients != 0.0).any(axis=1)
+    joined, coefficients = np.stack([w.joined() for w in raw]), np.stack([w.coefficients for w in raw])
+    used = (joined != 0.0).any(axis=(0, 2))
+    used[: coefficients.shape[1]] |= (coefficients != 0.0).any(axis=(0, 2))
     features, index = design.map.reduced(used)
-    densities = []
-    for (weights, residuals), own in zip(found, raw, strict=True):
+    coefficients = coefficients[:, index[index < coefficients.shape[1]]]
+    limits = []
+    for weights, _ in found:
         parts = weights.entries(design.values)
         spreads = np.hstack([parts.log_sd, parts.log_rest])
         # A polynomial in a log spread runs away where nothing was simulated.
-        limits = np.stack([spreads.min(axis=0) - _BEYOND, spreads.max(axis=0) + _BEYOND])
-        coefficients = own.coefficients[index[index < len(own.coefficients)]]
-        own = Weights(own.means[index], own.log_sd[index], coefficients, own.log_rest[index])
-        densities.append(ConditionalDensity(places, features, own, residuals, limits))
-    return densities
+        limits.append([spreads.min(axis=0) - _BEYOND, spreads.max(axis=0) + _BEYOND])
+    limits, residuals = np.stack(limits, axis=1)[:, :, None], stacked([residuals for _, residuals in found])
+    return ConditionalDensity(places, features, joined[:, index], coefficients, limits, residuals)
 
 
 def _round(polish, weights: Weights, residuals: Residuals):

@@ -8,7 +8,6 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType
 from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import node_rewriter
 from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.rewriting.basic import register_canonicalize
@@ -17,13 +16,11 @@ from scipy.stats import binom
 from pymc_kernel.embeddings.inputs import OUTSIDE, typicality
 from pymc_kernel.likelihood_free import FittedLikelihood
 from pymc_kernel.plugin.blocks.likelihoods import check_further, has_missing_entries, predictive
-from pymc_kernel.plugin.model.estimated import allow_object_mode
-from pymc_kernel.plugin.warn import warn_user
-
-_FALSE_ALARMS = 0.01  # probability that as many rows lie outside, where all were made by the simulator
+from pymc_kernel.plugin.model.estimated import ObjectModeOp
+from pymc_kernel.plugin.warn import FALSE_ALARMS, warn_user
 
 
-class LearnedLogLikelihoodOp(Op):
+class LearnedLogLikelihoodOp(ObjectModeOp):
     """Log densities (...) of summaries (..., q) at parameters (..., d), by a learned likelihood.
 
     Their sum is averaged over what the simulations allow. With ``with_gradient`` there are two more outputs, gradients
@@ -36,11 +33,6 @@ class LearnedLogLikelihoodOp(Op):
         self.learned = learned
         self.with_gradient = with_gradient
         self._last = None
-        allow_object_mode(type(self))
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-        allow_object_mode(type(self))
 
     def _given(self, rows):
         """Return the likelihood of the data, which a model asks for again and again: their transforms are kept."""
@@ -206,15 +198,13 @@ def LearnedLikelihood(
 
 def _warn_of_rows_outside(name: str, learned: FittedLikelihood, data: TensorVariable) -> None:
     """Warn where more rows than by chance lie in regions that hardly any simulation reached."""
-    if learned.examples is None:
-        return
     rows = data.eval().reshape(-1, learned.num_summaries)
     values = learned.summaries(rows)
     possible = np.isfinite(values).all(axis=1)
     shares = np.where(possible, 0.0, -1.0)
     shares[possible] = typicality(learned.examples[1], values[possible], np.random.default_rng(0))
     number = int((shares < OUTSIDE).sum())
-    if number and binom.sf(number - 1, len(rows), OUTSIDE) <= _FALSE_ALARMS:
+    if number and binom.sf(number - 1, len(rows), OUTSIDE) <= FALSE_ALARMS:
         warn_user(
             f"{number} of the {len(rows)} rows of {name!r} are data as fewer than {100 * OUTSIDE:.0f} % of the "
             f"simulations that it was learned from have them, such as {np.array2string(rows[shares.argmin()])}: there "

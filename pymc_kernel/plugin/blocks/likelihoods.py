@@ -120,7 +120,7 @@ def EstimatedLikelihood(
     signature = ",".join(f"({core})" for core in [*cores, core_data]) + f"->({core_data})"
     kwargs |= {
         "logp": lambda value, *inputs: op(*inputs[:-1], value),
-        "random": _no_predictive(name) if random is None else predictive(name, random),
+        "random": None if random is None else predictive(name, random),
     }
     variable = pm.CustomDist(
         name, *params, data, signature=signature, dtype=data.type.dtype, observed=observed, **kwargs
@@ -151,19 +151,6 @@ def predictive(name: str, random: Callable) -> Callable:
         return data
 
     return draw
-
-
-def _no_predictive(name):
-    """Return what PyMC calls for draws that there are none of; by the name of the function it is known to draw none."""
-
-    def default_not_implemented(*inputs, rng=None, size=None):
-        raise NotImplementedError(
-            f"{name!r} cannot be drawn, only its likelihood is estimated: give EstimatedLikelihood random=, a function "
-            "random(rng, *params, size) that returns a data set of that size, and make the model again; the draws of "
-            "the posterior that you have can be used with it. Or leave it out by var_names=."
-        )
-
-    return default_not_implemented
 
 
 def has_missing_entries(observed: TensorLike) -> bool:

@@ -36,13 +36,13 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
     check_whole(least=_LEAST_PILOT, **{f"num_pilot of {name!r}": num_pilot})
     rng = np.random.default_rng(random_seed)
     parameters = _BlockParameters(params)
-    errors = []
+    errors, summary = [], function.summary_of(shape)
 
     def simulate(positions):
         rows = np.full((len(positions), len(target)), np.nan)
         for row, position in zip(rows, positions, strict=True):
             values = parameters.at(position)
-            once = simulate_repeatedly(lambda v=values: function.one_data_set(rng, v, shape), function.summary, 1)
+            once = simulate_repeatedly(lambda v=values: function.one_data_set(rng, v, shape), summary, 1)
             if once.summaries:
                 row[:] = np.ravel(once.summaries[0])
             elif once.first_error is not None and not errors:

@@ -20,7 +20,6 @@ from pymc_kernel.likelihood_free import (
     log_normal_unbiased,
     log_synthetic,
     simulate_repeatedly,
-    simulate_together,
 )
 from pymc_kernel.linalg import definite_cholesky
 from pymc_kernel.plugin.arguments import check_whole
@@ -319,30 +318,34 @@ class _SimulatedLikelihood:
         return summary
 
     def _simulations(self, rng, params, shape):
-        if self.vectorized:
-            size = (self.num_simulations, *shape)
-            return simulate_together(lambda: self._simulated(rng, params, size), self.summary, self.num_simulations)
+        size = (self.num_simulations, *shape) if self.vectorized else shape
         sources = iter(rng) if isinstance(rng, list) else repeat(rng)
         return simulate_repeatedly(
-            lambda: self._simulated(next(sources), params, shape), self.summary, self.num_simulations
+            lambda: self.simulator(next(sources), *params, size),
+            self.summary_of(shape),
+            self.num_simulations,
+            self.vectorized,
         )
 
-    def _simulated(self, rng, params, size):
-        """Return what the simulator returns; a summary would hide that it is of another shape than the data."""
-        data = self.simulator(rng, *params, size)
-        if not self._has_known_size and self.summary is not None and _holds_numbers(data):
-            self._has_known_size = True
-            if _sides(np.shape(data)) != _sides(size):
-                warn_user(
-                    f"the simulator of {self.name!r} returned an array of shape {np.shape(data)} where {tuple(size)} "
-                    "was asked for: are its data sets as large as the observed one?"
-                )
-        return data
+    def summary_of(self, shape) -> Callable | None:
+        """Return the summary of simulated data sets; it would hide that they are of another shape than the data."""
+
+        def summarized(data):
+            if not self._has_known_size:
+                self._has_known_size = True
+                if _sides(data.shape) != _sides(shape):
+                    warn_user(
+                        f"the simulator of {self.name!r} returned data of shape {data.shape} where {tuple(shape)} was "
+                        "asked for: are its data sets as large as the observed one?"
+                    )
+            return self.summary(data)
+
+        return None if self.summary is None else summarized
 
     def one_data_set(self, rng, params, shape):
         """Return one simulated data set; failures are raised."""
         size = (1, *shape) if self.vectorized else shape
-        data = np.asarray(self._simulated(rng, params, size), dtype=float)
+        data = np.asarray(self.simulator(rng, *params, size), dtype=float)
         return data[0] if self.vectorized else data
 
     def summarized(self, data) -> np.ndarray:
@@ -363,11 +366,3 @@ class _SimulatedLikelihood:
 def _sides(shape):
     """Return a shape without dimensions of length one: a column is as good as a row."""
     return [n for n in shape if n != 1]
-
-
-def _holds_numbers(data):
-    """Return whether a simulator returned finite numbers, which it does not where it failed."""
-    try:
-        return bool(np.isfinite(np.asarray(data, dtype=float)).any())
-    except (TypeError, ValueError):
-        return False

@@ -29,13 +29,18 @@ from pytensor.tensor.random.op import RandomVariable
 _KEPT, _FEWEST_KEPT, _KEPT_NUMBERS = 2048, 256, 2**20
 
 
-@cache
-def allow_object_mode(operator: type) -> None:
-    """Let PyTensor's Numba backend call an operator of this class in object mode without its advice against it.
+class ObjectModeOp(Op):
+    """A Python function as an operator: PyTensor's Numba backend calls it in object mode, without its advice."""
 
-    Object mode is what a Python function needs. Called when the first operator is made or unpickled: the backend takes
-    half a second to import.
-    """
+    def __new__(cls, *args, **kwargs):
+        """Return an operator that is made or unpickled."""
+        _allow_object_mode(cls)
+        return super().__new__(cls)
+
+
+@cache
+def _allow_object_mode(operator):
+    """Tell the backend when the first operator of a class is made: it takes half a second to import."""
     from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
 
     @numba_funcify.register(operator)
@@ -69,7 +74,7 @@ def drawing_noise(noise: Mapping[str, np.random.Generator | list[np.random.Gener
         _EVALUATION.reset(token)
 
 
-class EstimatedLogLikelihoodOp(Op):
+class EstimatedLogLikelihoodOp(ObjectModeOp):
     """The log of an unbiased likelihood estimate, as an operator on (parameters..., observed)."""
 
     def __init__(
@@ -83,11 +88,6 @@ class EstimatedLogLikelihoodOp(Op):
         self.key = uuid.uuid4().hex
         self.accepts_share = callable(getattr(fn, "accepted_share", None)) and fn.accepted_share(0.0) is not None
         self._kept = {}  # estimates by the hash of their inputs, the oldest first
-        allow_object_mode(type(self))
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-        allow_object_mode(type(self))
 
     def make_node(self, *inputs):
         """Return the application; the output is one float, or one for each entry of the data."""

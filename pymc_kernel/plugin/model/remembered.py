@@ -16,27 +16,22 @@ from pytensor.graph.op import Op
 from pytensor.graph.rewriting.basic import GraphRewriter
 from pytensor.graph.traversal import ancestors
 
-from pymc_kernel.plugin.model.estimated import allow_object_mode
+from pymc_kernel.plugin.model.estimated import ObjectModeOp
 
 _GRADIENTS = ("pullback", "L_op", "grad")
 _RESULTS_PER_NODE = 2  # at the current point and at a proposal
 
 
-class Remembered(Op):
+class Remembered(ObjectModeOp):
     """An operator that keeps its last results, and counts the calls of the original, which is deterministic.
 
     It stands at ``num_nodes`` places of the model, each with inputs of its own.
     """
 
     def __init__(self, original: Op, num_nodes: int):
-        allow_object_mode(Remembered)
         self.original, self.num_results = original, _RESULTS_PER_NODE * num_nodes
         self.calls = 0
         self._results = {}  # the oldest first
-
-    def __setstate__(self, state):
-        allow_object_mode(Remembered)
-        self.__dict__.update(state)
 
     def make_node(self, *inputs):
         """Return the node of the original with this operator in its place."""

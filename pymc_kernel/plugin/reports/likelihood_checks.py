@@ -24,8 +24,8 @@ _PLACES = 4000  # parameters that are looked up among the simulated ones
 _HARDLY_ANY = 0.002  # share of the simulations in regions as sparse: what calls a place empty
 # Standard error of a mean, in posterior standard deviations, from which on it is a warning: of means known to .5 a
 # third are .5 off. It spoke of 11 % of 219 answers without a mean that far off, and of 41 % of 69 others.
-_LARGE_ERROR = 0.5
-_LARGE_SHARE = 0.1  # of a row's draws in empty places: the error, as a total variation distance, is at most as large
+LARGE_ERROR = 0.5
+LARGE_SHARE = 0.1  # of draws in empty places: the error, as a total variation distance, is at most as large
 
 
 @dataclass(frozen=True)
@@ -64,13 +64,13 @@ class LearnedCheck:
     def warnings(self) -> list[str]:
         """Return what speaks against the posterior."""
         row, words, (name, error) = int(self.outside.argmax()), [], self.least_known
-        if error > _LARGE_ERROR:
+        if error > LARGE_ERROR:
             words.append(
                 f"The simulations that {self.name} was learned from leave the posterior mean of {name} open by "
                 f"{error:.2f} posterior standard deviations: so much of its width is not of the data. Learn from more "
                 "simulations where this posterior is."
             )
-        if self.outside[row] > _LARGE_SHARE:
+        if self.outside[row] > LARGE_SHARE:
             words.append(
                 f"{100 * self.outside[row]:.0f} % of the draws of the parameters of row {row} of {self.name} lie where "
                 "hardly any simulation was made: there the likelihood is extrapolated. Learn from simulations there, "
@@ -116,7 +116,7 @@ def _changes(learned, parameters, rows, num_draws):
     """Return by how much the log likelihood of all rows changes between replicates and estimate (r, s)."""
     repeated = np.tile(rows, (num_draws, 1))
     plain, found = learned.log_density(parameters, repeated), []
-    for number in range(len(learned.replicates)):
+    for number in range(learned.num_replicates):
         with np.errstate(invalid="ignore"):
             change = learned.replicate(number).log_density(parameters, repeated) - plain
         found.append(np.nan_to_num(change, nan=0.0).reshape(num_draws, -1).sum(axis=1))
@@ -134,8 +134,6 @@ def _moved(values, changes):
 
 def _share_outside(learned, parameters, rng):
     """Return for each row the share (k,) of draws of its parameters (s, k, d) in places without simulations."""
-    if learned.examples is None:
-        return np.zeros(parameters.shape[1])
     some = parameters[: max(_PLACES // parameters.shape[1], 20)]
     shares = typicality(learned.examples[0], some.reshape(-1, parameters.shape[-1]), rng)
     return (shares < _HARDLY_ANY).reshape(some.shape[:2]).mean(axis=0)

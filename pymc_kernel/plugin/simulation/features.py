@@ -10,9 +10,9 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 
-from pymc_kernel.embeddings.inputs import check_pairs, latent_kernel, scales_of
+from pymc_kernel.embeddings.inputs import check_pairs, latent_kernel
 from pymc_kernel.embeddings.ridge import factorize
-from pymc_kernel.kernels.points import as_points, as_weights
+from pymc_kernel.kernels.points import as_points, as_weights, scales_of
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.progress import progress_bar

@@ -15,6 +15,7 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_argume
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names, draws_group, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
+from pymc_kernel.plugin.reports.likelihood_checks import LARGE_ERROR, LARGE_SHARE
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     learned_groups,
@@ -24,16 +25,12 @@ from pymc_kernel.plugin.simulation.pairs import (
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
-from pymc_kernel.plugin.warn import report_all, says_what_evidence_lacks, warn_user
+from pymc_kernel.plugin.warn import FALSE_ALARMS, report_all, says_what_evidence_lacks, warn_user
 from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, State
+from pymc_kernel.rounds.cautious import NUM_PARTICLES
 
-_UNLIKELY = 0.01  # probability of summaries less likely than the data's, below which a warning is due
 _COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
 _CHANCE = 3.0  # binomial standard errors
-_FEWEST_PARTICLES = 2000  # of a chain, so that modes keep their weights
-_FALSE_ALARMS = 0.01  # share of right posteriors of which calibration makes a warning, at most
-_LARGE_ERROR = 0.5  # standard error of a mean, in posterior ones: of means known to .5 a third are .5 off
-_MOST_OUTSIDE = 0.1  # of the posterior: the error is at most as large, as a total variation distance
 _REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
 
 
@@ -118,7 +115,7 @@ def sample_likelihood_free(
 
     A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: an
     effective number of at least 5 d + 10 earlier simulations, and 1.5 % of them, must count where a round simulates. An
-    interrupt returns the posterior from the finished rounds.
+    interrupt returns the posterior from the simulations that are finished.
 
     If some simulations fail, the probability of failure given the parameters is learned by a regression on the same
     features (logit or complementary log-log link, whichever is likelier). The likelihood is multiplied by the
@@ -240,11 +237,9 @@ def _joined(simulations):
 
 def _posterior(rng, config: CautiousRounds, state: State, chains: int, draws: int) -> list[Draws]:
     """Return draws for each chain, of likelihoods that differ as much as what was learned is unsure; or of the best."""
-    sampler = replace(config.sampler, num_particles=max(draws, _FEWEST_PARTICLES))
-    likelihoods = [state.likelihood]
-    if chains > 1:
-        likelihoods = config.refits(rng, state, chains) or state.likelihood.replicates() or likelihoods
-    return [sampler.sample(rng, state.prior, likelihoods[i % len(likelihoods)]) for i in range(chains)]
+    sampler = replace(config.sampler, num_particles=max(draws, NUM_PARTICLES))
+    likelihoods = config.refits(rng, state, chains) if chains > 1 else [state.likelihood]
+    return [sampler.sample(rng, state.prior, likelihood) for likelihood in likelihoods]
 
 
 def _stats(state: State, posterior: list[Draws]) -> dict:
@@ -285,7 +280,7 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
     coverage = last.held_out_coverage
     found = {
         f"the data are in a place that posterior draws predict with probability {last.place:.3g}": (
-            last.place < _UNLIKELY
+            last.place < FALSE_ALARMS
         ),
         f"of held-out simulations, {100 * coverage:.0f} % lie in the regions that should hold 95 %": (
             not _COVERAGE[0] - slack < coverage < _COVERAGE[1] + slack
@@ -309,11 +304,11 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
 def _words_of(checks: Checks, names: list[str]) -> list[str]:
     """Return what fits to parts of the simulations say against a posterior."""
     found, calibration = [], checks.calibration
-    if checks.outside > _MOST_OUTSIDE:
+    if checks.outside > LARGE_SHARE:
         found.append(f"{100 * checks.outside:.0f} % of it lie where the last round did not simulate")
-    chance = 0.125 * _FALSE_ALARMS / len(names)  # two signs each of shift, spread and two tails of each parameter
+    chance = 0.125 * FALSE_ALARMS / len(names)  # two signs each of shift, spread and two tails of each parameter
     bound = -ndtri(chance)
-    if (worst := checks.mean_error.max()) > _LARGE_ERROR:
+    if (worst := checks.mean_error.max()) > LARGE_ERROR:
         found.append(
             f"by the simulations that there are, the mean of {names[int(checks.mean_error.argmax())]} has a standard "
             f"error of {worst:.2f} posterior standard deviations"

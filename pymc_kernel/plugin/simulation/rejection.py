@@ -6,8 +6,8 @@ import numpy as np
 import pymc as pm
 import xarray as xr
 
-from pymc_kernel.embeddings.inputs import robust_scales
 from pymc_kernel.embeddings.kernel_mean import resample
+from pymc_kernel.kernels.points import robust_scales
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs

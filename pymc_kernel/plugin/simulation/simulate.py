@@ -15,7 +15,6 @@ from pymc_kernel.likelihood_free import (
     Workers,
     WorkersLost,
     open_store,
-    raising_failures,
     simulate_once,
 )
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
@@ -275,13 +274,12 @@ def simulate_batch(sampler: Remote, specs, batch_size, entropy, timeout, retries
             return arrays | dict(zip(of_data, data, strict=True)) | {_STATUS: status}, None
     kept = {name: np.full((size, *specs[name].shape), np.nan) for name in of_data}
     status, first_error = np.empty(size, dtype=np.int8), None
-    with raising_failures():
-        for row, simulate_data in enumerate(sampler.each_data(free, entropy, index)):
-            status[row], data, error = simulate_once(simulate_data, timeout, retries)
-            for name, values in zip(kept, data or (), strict=bool(data)):
-                kept[name][row] = values
-            if error is not None and first_error is None:
-                first_error = f"{type(error).__name__}: {error}"
+    for row, simulate_data in enumerate(sampler.each_data(free, entropy, index)):
+        status[row], data, error = simulate_once(simulate_data, timeout, retries)
+        for name, values in zip(kept, data or (), strict=bool(data)):
+            kept[name][row] = values
+        if error is not None and first_error is None:
+            first_error = f"{type(error).__name__}: {error}"
     return arrays | kept | {_STATUS: status}, first_error
 
 
