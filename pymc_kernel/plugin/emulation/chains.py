@@ -8,11 +8,11 @@ from copy import copy
 
 import numpy as np
 import pymc as pm
+from pymc.blocking import RaveledVars
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.priors import ModelPrior
-from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 from pymc_kernel.rounds.particles import ParticleSampler
 
 PRIOR_DRAWS = 100  # whose variances are a first guess, known within a seventh, and among which places are looked for
@@ -36,12 +36,15 @@ class Chains:
     Parameters
     ----------
     model : pymc.Model
+
+    Attributes
+    ----------
+    places : ndarray (chains, d)
+        Where the chains are.
     """
 
     def __init__(self, model: pm.Model):
-        self._model, self._shapes = model, value_shapes(model)
-        self._names = [v.name for v in model.value_vars]
-        self._function = density_and_gradient(model, tempered=True)
+        self._model, self._function = model, density_and_gradient(model, tempered=True)
 
     def nuts(self, model: pm.Model, target_accept: float) -> pm.NUTS:
         """Return PyMC's step for the model, without compiling it again."""
@@ -60,14 +63,7 @@ class Chains:
 
     def go_to(self, positions: np.ndarray) -> None:
         """Move the chains to other positions (chains, d); they keep their tuning."""
-        self._points = [
-            dict(zip(self._names, split_position(self._model, x, self._shapes), strict=True)) for x in positions
-        ]
-
-    @property
-    def places(self) -> np.ndarray:
-        """Where the chains are, (chains, d)."""
-        return np.array([self._place(c) for c in range(len(self._points))])
+        self.places = np.array(positions, dtype=float)
 
     @property
     def have_density(self) -> bool:
@@ -102,11 +98,11 @@ class Chains:
 
     def exchange(self, others: "Chains", rng: np.random.Generator) -> None:
         """Exchange places with chains of another power (replica exchange), so that modes they found are passed on."""
-        for mine, theirs in zip(rng.permutation(len(self._points)), range(len(others._points)), strict=False):
-            x, y = self._place(mine), others._place(theirs)
+        for mine, theirs in zip(rng.permutation(len(self.places)), range(len(others.places)), strict=False):
+            x, y = self.places[mine].copy(), others.places[theirs].copy()
             gain = self.log_density(y) - others.log_density(y) - self.log_density(x) + others.log_density(x)
             if -rng.exponential() < gain:
-                self._points[mine], others._points[theirs] = others._points[theirs], self._points[mine]
+                self.places[mine], others.places[theirs] = y, x
 
     def set_power(self, power: float) -> None:
         """Raise the likelihood to this power, between zero and one, from now on."""
@@ -140,15 +136,13 @@ class Chains:
         """Return whether chains with this R-hat agree."""
         return rhat < _CONVERGED
 
-    def _place(self, chain):
-        return np.concatenate([np.ravel(self._points[chain][name]) for name in self._names])
-
     def _block(self, chain):
-        draws = []
+        place, draws = raveled(self.places[chain]), []
         with np.errstate(all="ignore"):  # a trajectory that runs away is a divergence
             for _ in range(_BLOCK):
-                self._points[chain], _ = self._steps[chain].step(self._points[chain])
-                draws.append(self._place(chain))
+                place, _ = self._steps[chain].astep(place)
+                draws.append(place.data)
+        self.places[chain] = place.data
         return draws
 
 
@@ -158,6 +152,11 @@ def density_and_gradient(model: pm.Model, tempered: bool = False):
         function = model.logp_dlogp_function(ravel_inputs=True, tempered=tempered)
     function._pytensor_function.trust_input = True
     return function
+
+
+def raveled(position: np.ndarray) -> RaveledVars:
+    """Return a position (d,) in the form that steps take, as one variable; a step leaves it as it is."""
+    return RaveledVars(position.copy(), (("position", position.shape, position.size, position.dtype),))
 
 
 def variances_of(draws: np.ndarray) -> np.ndarray:

@@ -25,6 +25,7 @@ from pymc_kernel.plugin.emulation.chains import (
     Chains,
     density_and_gradient,
     first_metric,
+    raveled,
     variances_of,
 )
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise, estimated_terms
@@ -300,8 +301,7 @@ class EmulatedGroups(ArrayStepShared):
         """Return where NUTS on the emulated density of one block goes, and whether it diverged on its way."""
         (block, _), of_block, step = self.blocks[number], self._of_blocks[number], self._steps[number]
         of_block.position = x
-        info = ((f"block{number}", (len(block),), len(block), np.dtype(float)),)
-        q, has_diverged = RaveledVars(x[block], info), False
+        q, has_diverged = raveled(x[block]), False
         with np.errstate(all="ignore"):
             for _ in range(self._transitions):
                 q, [stats] = step.astep(q)

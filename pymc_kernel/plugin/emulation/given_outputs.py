@@ -5,17 +5,15 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pymc as pm
 import pytensor
-from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.emulation.coarse import Coarse, is_difference
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.structure import Unknown
-from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.log_density import without_gradient
 from pymc_kernel.plugin.model.priors import initial_position
-from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
 _LARGEST = np.finfo(float).max  # no data are beyond it
@@ -57,7 +55,6 @@ class GivenOutputs:
     """
 
     def __init__(self, model: pm.Model, unknown: Unknown, learned: Sequence[LearnedPart], coarse: Mapping[int, Coarse]):
-        self._shapes = value_shapes(model)
         given = [_GivenRows(*pair) for pair in zip(unknown.parts, learned, strict=True)]
         self._rows = [g.rows for g in given]
         self._model, _ = model_with(model, unknown.calls, unknown.parts, given, coarse)
@@ -68,9 +65,8 @@ class GivenOutputs:
                 "which pk.emulate does not learn: use pk.sample_khmc(). A prior whose logp calls a black box may "
                 "be a pm.Potential of what the box returns."
             )
-        with self._model as made:
-            log_density = made.logp()
-            self._density = pymc_compile(made.value_vars, log_density, mode=STABLE, on_unused_input="ignore")
+        self._point, log_density = model.initial_point(random_seed=0), self._model.logp()
+        self._density = of_position(self._model, self._point, [log_density])
         self.unknown = unknown._replace(parts=self._with_terms(unknown.parts, log_density, coarse))
 
     def _with_terms(self, parts, log_density, coarse):
@@ -86,13 +82,12 @@ class GivenOutputs:
         if not rows_of:
             return parts
         slopes = pytensor.grad(log_density, list(rows_of.values()))
-        slopes_at = pymc_compile(self._model.value_vars, slopes, mode=STABLE, on_unused_input="ignore")
-        place = split_position(self._model, initial_position(self._model), self._shapes)
+        slopes_at, place = of_position(self._model, self._point, slopes), initial_position(self._model)
         are_terms = np.full(len(rows_of), True)
         for level in (-_LARGEST, 1.0, _LARGEST):
             for rows in rows_of.values():
                 rows.set_value(np.full(rows.type.shape, level))
-            are_terms &= [bool((slope == 1.0).all()) for slope in slopes_at(*place)]
+            are_terms &= [bool((slope == 1.0).all()) for slope in slopes_at(place)]
         terms = dict(zip(rows_of, are_terms.tolist(), strict=True))
         return [part._replace(is_term=terms.get(number, False)) for number, part in enumerate(parts)]
 
@@ -100,7 +95,7 @@ class GivenOutputs:
         """Return the log density at a position (d,) with these outputs (b, q) of the parts."""
         for shared, rows in zip(self._rows, rows_of_parts, strict=True):
             shared.set_value(rows)
-        return float(self._density(*split_position(self._model, position, self._shapes)))
+        return float(self._density(position)[0])
 
     def has_density(
         self, rows_of_places: Sequence[Sequence[np.ndarray]], positions: np.ndarray, number: int, rows: np.ndarray

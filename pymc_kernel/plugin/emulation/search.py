@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import (
@@ -37,9 +36,9 @@ from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
 from pymc_kernel.plugin.emulation.penalty import lost_on_average, with_penalties
 from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
-from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_position, value_shapes
+from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
 
 _NONE: Mapping = MappingProxyType({})
@@ -91,10 +90,9 @@ class Search:
         if any(part.is_row_of_outputs for part in unknown.parts):
             losses.append(lost_on_average(self.emulated, *self._shifted()))
         self.penalty_share = with_penalties(self.emulated, losses)
-        with self.emulated as made:
-            inputs = made.replace_rvs_by_values(inputs)
-            self.inputs_of_parts = pymc_compile(made.value_vars, inputs, mode=STABLE, on_unused_input="ignore")
-        self.shapes, self.initial = value_shapes(model), initial_position(model)
+        inputs, point = self.emulated.replace_rvs_by_values(inputs), model.initial_point(random_seed=0)
+        self._inputs_at = of_position(self.emulated, point, inputs)  # (b, k) of each part, at a position (d,)
+        self.initial = initial_position(model)
         self.record = Record(unknown, self.coarse, self.initial.size)
         self.challengers = Challengers(self.penalty_share, self.initial.size, rng)
         self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
@@ -386,10 +384,6 @@ class Search:
         """Return log densities at a place (d,) with outputs as they may be."""
         return self.given.versions(place, self._inputs_at(place), self.fits, _FAVORABLE_OF, self.rng)
 
-    def _inputs_at(self, position):
-        """Return the inputs (b, k) of each part at a position (d,)."""
-        return self.inputs_of_parts(*split_position(self.emulated, position, self.shapes))
-
     def _find_limits(self) -> None:
         """Look for limits of outputs, at the two best places."""
         has_density = self._with_density()
@@ -424,7 +418,6 @@ class Search:
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
         for i, c in enumerate(lost):
             places[c] = best[i % _CHAINS]
-        self.chains.go_to(places)
 
     def _least(self):
         """Return the log density that hardly any draw is below, given the largest one known."""
@@ -488,9 +481,8 @@ class Search:
             return
         modes, rhat = self.challengers.modes(self._found(num_places, "apart"), self._least())
         self.rhat = max(self.rhat, rhat)
-        places, modes = self.chains.places, modes[: _CHAINS // 2]
-        places[: len(modes)] = modes
-        self.chains.go_to(places)
+        modes = modes[: _CHAINS // 2]
+        self.chains.places[: len(modes)] = modes
 
     def _take_in_left_out(self, num_places: int) -> None:
         """Learn from the latest evaluations how much of the mass that may be left out is real."""

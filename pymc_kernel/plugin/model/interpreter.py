@@ -115,15 +115,23 @@ def of_vector(
 ) -> tuple[Callable, dict]:
     """Return a compiled function from a vector of some value variables, and shared stand-ins of the others.
 
-    Shapes and stand-ins are taken from the point, which has values of all. Of one output alone the function returns its
-    value, not a list.
+    Shapes and stand-ins are taken from the point, which has values of all. The function returns a list.
     """
     shared = make_shared_replacements(point, value_vars, model)
     joined, vector = join_nonshared_inputs(point=point, outputs=outputs, inputs=list(value_vars), shared_inputs=shared)
     with model, compiling():
-        function = pymc_compile([vector], joined if len(joined) > 1 else joined[0], **compile_kwargs)
+        function = pymc_compile([vector], joined, **compile_kwargs)
     function.trust_input = True
     return function, shared
+
+
+def of_position(model: pm.Model, point: dict, outputs: Sequence[Variable]) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Return an interpreted function from a position (d,) to outputs; the point has the shapes of all value variables.
+
+    For outputs in which the time is that of black boxes.
+    """
+    settings = {"mode": STABLE, "on_unused_input": "ignore"}
+    return of_vector(model, model.value_vars, point, outputs, settings)[0]
 
 
 def over_draws(

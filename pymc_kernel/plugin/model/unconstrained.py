@@ -36,11 +36,6 @@ def split_positions(
     ]
 
 
-def split_position(model: pm.Model, position: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-    """Return one array for each value variable, of one position (d,); ``shapes`` as of :func:`value_shapes`."""
-    return [p[0] for p in split_positions(model, position[None], shapes)]
-
-
 def constrained_draws(
     model: pm.Model, positions: np.ndarray, names: Sequence[str] | None = None
 ) -> dict[str, np.ndarray]:
