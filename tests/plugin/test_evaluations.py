@@ -55,7 +55,7 @@ def test_a_place_that_ends_its_process_takes_no_other_along():
         assert is_dead.sum() == 1
         np.testing.assert_array_equal(values, np.where(is_dead, np.nan, -(EIGHT[:, 0] ** 2)))
         np.testing.assert_array_equal(evaluate.status(8), np.where(is_dead, Status.LOST, Status.SUCCEEDED))
-        assert evaluate.deaths >= 2
+        assert evaluate.workers.deaths >= 2
         assert "BrokenProcessPool" in evaluate.first_error
 
 

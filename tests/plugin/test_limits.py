@@ -98,7 +98,7 @@ def test_chains_begin_where_the_emulated_model_has_a_density(monkeypatch):
     add_places(search, np.zeros((1, 1)))  # nothing is measured, as nothing was drawn
     assert not search.rounds
     with pytest.raises(ValueError, match=r"8 evaluations are too few .* no density at any"):
-        search.result(None)
+        search.result()
 
 
 @pytest.mark.slow

@@ -99,6 +99,7 @@ class Search:
         self.margins: list[np.ndarray] = []
         self.rounds: list[Round] = []
         self.is_confirmed = self.lacks_density = False
+        self.first_error: str | None = None  # of the evaluations
         self.explorers: Explorers | None = None
         self.particles: Particles | None = None  # where chains stay in modes apart
         self.num_by_chains = 0  # rounds before there were particles
@@ -521,10 +522,10 @@ class Search:
         first = self.num_own + self.num_explored + skipped
         return self.record.levels[-num_places:][first:][: len(places[kind])]
 
-    def result(self, first_error) -> pm.Model:
+    def result(self) -> pm.Model:
         """Return the emulated model with the best fit."""
         if self.best is None:
-            said = f" The first error: {first_error}" if first_error else ""
+            said = f" The first error: {self.first_error}" if self.first_error else ""
             if self.lacks_density and np.isfinite(self.record.log_densities).any():
                 said = (
                     " The emulated model has no density at any of their places, though the model has. Where outputs of "
@@ -552,9 +553,9 @@ class Search:
         )
         return self.emulated
 
-    def problem(self, first_error) -> str:
+    def problem(self) -> str:
         """Return what speaks against the emulated model; empty if nothing does."""
-        best, failed = self.best, self.record.num_failed
+        best, failed, first_error = self.best, self.record.num_failed, self.first_error
         if self.is_divided:
             last = self.rounds[-1]
             return (
