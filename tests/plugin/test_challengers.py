@@ -10,6 +10,7 @@ from pytensor import wrap_py
 
 from pymc_kernel.plugin.emulation.chains import Chains
 from pymc_kernel.plugin.emulation.challengers import Challengers, LeftOut, places_beyond
+from pymc_kernel.plugin.emulation.emulated_model import no_limits
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places, searched_at
 
@@ -223,7 +224,8 @@ def test_versions_of_a_place_are_those_of_its_outputs(short_search):
 def test_versions_without_a_density_are_minus_infinity(short_search):
     """Outputs that may be too low for a model that takes their logarithms, where no limit is known."""
     search = short_search(np.linspace(-3.0, 3.0, 6), saturated(lambda outputs: pt.log(outputs + 2.0)))
-    search.learned[0].clear_limits()
+    limits = search.learned[0].limits
+    limits.set_value(no_limits(limits.get_value().shape[1:]))
     versions = search.given.versions(
         np.array([40.0]), search._inputs_at(np.array([40.0])), search.fits, 200, search.rng
     )

@@ -62,8 +62,6 @@ def test_errors_are_standard_deviations_times_steps(functions):
     given = {scaled.owner.inputs[0]: z}
     np.testing.assert_allclose(graph.eval(given), np.sqrt(variances)[:, None] * steps, rtol=1e-5, atol=1e-4)
     assert variances[2] > 1e-3
-    errors.clear()
-    assert (graph.eval(given) == 0.0).all()
 
 
 def searched(model, places=8):

@@ -56,27 +56,15 @@ class LearnedPart:
         """How many times their errors the outputs of a single row are off, a scalar; None for not at all."""
         self.loss = None
         """Log density that is lost by what is not known of terms or several rows, at the inputs of the latest call."""
-        # Ones, so that the graph has finite values before anything is learned.
-        self._shared = shared_arrays(name, self.num_functions, sizes, 1.0)
+        # Before anything is learned outputs are zero, so that a cheap version stays as it is.
+        self._shared = shared_arrays(name, self.num_functions, sizes)
+        self._shared["scale"].set_value(np.ones((self.num_functions, k)))
 
     def lose_what_is_not_known(self, is_shifted: bool) -> None:
         """Let calls from now on have a :attr:`loss`, or errors that :attr:`shift` multiplies: see ``penalty.py``."""
         self._is_shifted = is_shifted
         num_errors = self.limits.get_value().shape[2] if is_shifted else 1
         self._errors = Errors(self.functions, self._name, (self._num_inputs, num_errors))
-
-    def clear(self) -> None:
-        """Learn nothing: a cheap version stays as it is."""
-        for field in ("log_inputs", "log_outputs", "weights", "coefficients", "is_failed", "total"):
-            self._shared[field].set_value(np.zeros_like(self._shared[field].get_value()))
-        self.is_factor.set_value(0.0)
-        self.clear_limits()
-        if self._errors is not None:
-            self._errors.clear()
-
-    def clear_limits(self) -> None:
-        """Let outputs be any numbers."""
-        self.limits.set_value(no_limits(self.limits.get_value().shape[1:]))
 
     def renew(
         self,

@@ -43,12 +43,8 @@ class Errors:
         num_inputs, num_errors = sizes
         self._functions, self._num_functions = functions, int(functions.max()) + 1
         sizes = {"scaled": (None, num_inputs), "slopes": (None, num_inputs), "reduction": (None, None), "root": ()}
-        self._shared = shared_arrays(f"{name}_penalty", self._num_functions, sizes, 0.0)
+        self._shared = shared_arrays(f"{name}_penalty", self._num_functions, sizes)
         self._steps = pytensor.shared(np.zeros((len(functions), num_errors)), name=f"{name}_steps")
-
-    def clear(self) -> None:
-        """Have no errors."""
-        self._steps.set_value(np.zeros_like(self._steps.get_value()))
 
     def renew(
         self, bounds: Sequence[VarianceBound], inverse_length_scales: Sequence[np.ndarray], steps: np.ndarray
@@ -125,12 +121,12 @@ def _sum_of_terms(copy, names, model, given):
 
 
 def shared_arrays(
-    name: str, num_functions: int, sizes: Mapping[str, tuple[int | None, ...]], value: float
+    name: str, num_functions: int, sizes: Mapping[str, tuple[int | None, ...]]
 ) -> dict[str, TensorSharedVariable]:
-    """Return shared variables by field, each (functions, *size) and full of a value; of length one where it is None."""
+    """Return shared variables by field, each (functions, *size) and full of zeros; of length one where it is None."""
     return {
         field: pytensor.shared(
-            np.full((num_functions, *(1 if s is None else s for s in size)), value),
+            np.zeros((num_functions, *(1 if s is None else s for s in size))),
             name=f"{name}_{field}",
             shape=(num_functions, *size),
         )

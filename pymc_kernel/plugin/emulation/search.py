@@ -193,14 +193,12 @@ class Search:
         return Chains(self.emulated)
 
     def coarse_places(self, prior, size: int) -> np.ndarray | None:
-        """Return draws (size, d) of the model in which cheap versions replace all black boxes.
+        """Return draws (size, d) of the model in which cheap versions replace all black boxes, before it is learned.
 
         None if some black box has no cheap version, or if the density is zero at a hundred draws of the prior.
         """
         if len(self.coarse) < len(self.unknown.calls):
             return None
-        for learned in self.learned:
-            learned.clear()
         places = prior.draw(self.rng, PRIOR_DRAWS)
         best = best_of(places, np.array([self.chains.log_density(x) for x in places]), _CHAINS)
         if len(best) < _CHAINS:
