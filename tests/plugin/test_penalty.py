@@ -15,7 +15,7 @@ from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 from pymc_kernel.plugin.emulation.penalty import Errors
 from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.priors import ModelPrior
-from pymc_kernel.plugin.model.unconstrained import split_positions
+from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from tests.emulation.test_variance_bound import value_at
 from tests.plugin.models import add_places, searched_at
 
@@ -139,7 +139,7 @@ def test_on_average_so_much_is_lost_by_errors(likelihood, monkeypatch):
         errors = np.sqrt(np.maximum(value_at(bound, fit, rows), 1e-12))[:, None] * steps
         learned = np.log(fit(rows)) if fit.log_outputs.all() else fit(rows)
         shifted = [learned + sign * errors for sign in (0.0, -1.0, 1.0)]
-        values = [v[0] for v in split_positions(known, place[None])]
+        values = [v[0] for v in split_positions(place[None], value_shapes(known))]
         middle, below, above = (density(*values, np.exp(x) if fit.log_outputs.all() else x) for x in shifted)
         levels = []
         for share in (0.0, 1.0):

@@ -135,25 +135,33 @@ def of_position(model: pm.Model, point: dict, outputs: Sequence[Variable]) -> Ca
 
 
 def over_draws(
-    model: pm.Model, outputs: Sequence[Variable], inputs: Sequence[Variable] | None = None, mode: Mode = QUICK
+    model: pm.Model,
+    outputs: Sequence[Variable],
+    inputs: Sequence[Variable] | None = None,
+    shapes: Sequence[tuple[int, ...]] | None = None,
+    mode: Mode | str | None = QUICK,
+    **compile_kwargs,
 ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
     """Return a function from draws of the inputs, a list of (n, ...), to those of the outputs, in one vectorized graph.
 
-    The inputs are the model's value variables by default.
+    The inputs are the model's value variables by default. With their shapes the graph need not compute these: code that
+    does takes seconds to compile.
     """
     inputs = list(model.value_vars if inputs is None else inputs)
-    many = {v: tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inputs}
-    with model:
-        vectorized = vectorize_graph(list(outputs), many)
-        function = pymc_compile(list(many.values()), vectorized, on_unused_input="ignore", mode=mode)
+    shapes = [v.type.shape for v in inputs] if shapes is None else shapes
+    many = {v: tensor(dtype=v.dtype, shape=(None, *s)) for v, s in zip(inputs, shapes, strict=True)}
+    settings = {"on_unused_input": "ignore", "mode": mode} | compile_kwargs
+    with model, compiling():
+        function = pymc_compile(list(many.values()), vectorize_graph(list(outputs), many), **settings)
+    dtypes, num_axes = [v.dtype for v in inputs], [v.ndim for v in outputs]
 
     def evaluate(draws):
         parts = []
         for start in range(0, len(draws[0]), DRAWS_AT_A_TIME):
             batch = [d[start : start + DRAWS_AT_A_TIME] for d in draws]
-            batch = [np.ascontiguousarray(d, dtype=v.dtype) for d, v in zip(batch, inputs, strict=True)]
+            batch = [np.ascontiguousarray(d, dtype=dtype) for d, dtype in zip(batch, dtypes, strict=True)]
             # An output that does not depend on the draws has no dimension of draws.
-            cores = [(o, np.shape(o)[np.ndim(o) - v.ndim :]) for o, v in zip(function(*batch), outputs, strict=True)]
+            cores = [(o, np.shape(o)[np.ndim(o) - k :]) for o, k in zip(function(*batch), num_axes, strict=True)]
             parts.append([np.broadcast_to(o, (len(batch[0]), *core)) for o, core in cores])
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
 

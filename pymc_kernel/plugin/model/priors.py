@@ -15,8 +15,8 @@ from pymc.logprob.basic import transformed_conditional_logp
 
 from pymc_kernel.mcmc.chain_checks import KnownPlaces, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
-from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED, compiling, over_draws
-from pymc_kernel.plugin.model.unconstrained import split_positions, unconstrained_draws, value_shapes
+from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED
+from pymc_kernel.plugin.model.unconstrained import over_positions, unconstrained_draws
 from pymc_kernel.smc.weights import normalized
 
 STARTS_TRIED = 20  # places to begin at, of which one must have a finite density
@@ -79,32 +79,9 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
         ) from error
     log_prior = pt.sum([term.sum() for term in terms])
 
-    @cache
-    def all_at_once():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what PyTensor says of the speed of single operators
-            return over_draws(model, [log_prior], mode=STABLE)  # on hundreds of draws as fast as machine code
-
-    @cache
-    def one_by_one():
-        with compiling():
-            return model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
-
-    is_vectorized = True
-
-    def densities(positions):
-        nonlocal is_vectorized
-        columns = split_positions(model, positions, shapes())
-        if is_vectorized:
-            try:
-                return all_at_once()(columns)[0]
-            except Exception:  # without a vectorized form operators fail in many ways; the loop says what is wrong
-                is_vectorized = False
-        named = {v.name: c for v, c in zip(model.value_vars, columns, strict=True)}
-        return np.array([float(one_by_one()({n: c[i] for n, c in named.items()})) for i in range(len(positions))])
-
-    shapes = cache(lambda: value_shapes(model))
-    return densities
+    # Interpreted: on hundreds of draws as fast as machine code.
+    compiled = cache(lambda: over_positions(model, [log_prior], {"mode": STABLE})[0])
+    return lambda positions: compiled()(positions)[0]
 
 
 class ModelPrior:

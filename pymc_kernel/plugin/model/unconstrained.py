@@ -1,5 +1,6 @@
 """Draws of a model mapped to the unconstrained scale, and back; groups of draws and data, as PyMC writes them."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -9,12 +10,13 @@ import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_kernel.plugin.model.interpreter import over_draws
+from pymc_kernel.plugin.model.interpreter import of_vector, over_draws
 
 
 def value_shapes(model: pm.Model) -> list[tuple[int, ...]]:
@@ -23,17 +25,34 @@ def value_shapes(model: pm.Model) -> list[tuple[int, ...]]:
     return [np.shape(point[v.name]) for v in model.value_vars]
 
 
-def split_positions(
-    model: pm.Model, positions: np.ndarray, shapes: Sequence[tuple[int, ...]] | None = None
-) -> list[np.ndarray]:
+def split_positions(positions: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     """Return one array (n, ...) for each value variable, of positions (n, d); ``shapes`` as of :func:`value_shapes`."""
-    shapes = value_shapes(model) if shapes is None else shapes
-    edges = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
-    parts = np.split(positions, edges, axis=1)
-    return [
-        np.ascontiguousarray(p.reshape(len(positions), *s), dtype=v.dtype)
-        for p, s, v in zip(parts, shapes, model.value_vars, strict=True)
-    ]
+    parts = np.split(positions, np.cumsum([int(np.prod(s)) for s in shapes])[:-1], axis=1)
+    return [p.reshape(len(positions), *s) for p, s in zip(parts, shapes, strict=True)]
+
+
+def over_positions(
+    model: pm.Model, outputs: Sequence[Variable], compile_kwargs: dict, at_once: bool = True
+) -> tuple[Callable[[np.ndarray], list[np.ndarray]], bool]:
+    """Return a function from positions (n, d) to numbers, a list of (n,), and whether it takes all of them at once.
+
+    Otherwise they are looped over, as where an operator cannot be vectorized, or if that is not wanted.
+    """
+    point = model.initial_point(random_seed=0)
+    if at_once:
+        shapes = [np.shape(point[v.name]) for v in model.value_vars]
+        one = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars])
+        try:
+            with warnings.catch_warnings():
+                # PyTensor's warnings on the speed of single operators do not matter to a user who chose none.
+                warnings.simplefilter("ignore")
+                of_draws = over_draws(model, outputs, shapes=shapes, **{"mode": None} | compile_kwargs)
+                of_draws(split_positions(np.stack([one, one]), shapes))
+            return lambda positions: of_draws(split_positions(positions, shapes)), True
+        except Exception:  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
+            pass
+    function, _ = of_vector(model, model.value_vars, point, outputs, {"on_unused_input": "ignore"} | compile_kwargs)
+    return lambda positions: list(np.array([function(x) for x in positions], dtype=float).T), False
 
 
 def constrained_draws(
@@ -45,7 +64,7 @@ def constrained_draws(
     """
     names = {v.name for v in [*model.free_RVs, *model.deterministics]} if names is None else set(names)
     outputs = [v for v in model.unobserved_value_vars if v.name in names]
-    values = over_draws(model, outputs)(split_positions(model, positions))
+    values = over_draws(model, outputs)(split_positions(positions, value_shapes(model)))
     return {v.name: drawn for v, drawn in zip(outputs, values, strict=True)}
 
 
