@@ -96,8 +96,8 @@ def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
     others.apart = np.array([[0.9]])
     others._compared = np.zeros((4, 20, 1)), np.zeros((1, 20, 1))
     search.explorers = SimpleNamespace(set_power=lambda errors: None)
-    search.num_own, search.num_explored = 2, 1
-    add_places(search, np.array([[1.0], [1.2], [-1.0], [0.9], [6.0], [8.0], [-1.0]]))
+    kinds = ["own", "own", "explored", "apart", "left_out", "left_out"]
+    add_places(search, np.array([[1.0], [1.2], [-1.0], [0.9], [6.0], [8.0], [-1.0]]), kinds)
     real = (1.0 - np.exp(-2.0)) / (np.exp(1.0) - np.exp(-2.0))
     assert others.real_share == pytest.approx((0.5 + 2.0 * real) / 3.0)
 
@@ -122,8 +122,8 @@ def ask_beyond(search, places, num_evaluated):
     search.challengers.forget()
     search.challengers.beyond = np.array(places)[:, None]
     search.explorers = SimpleNamespace(set_power=lambda errors: None)
-    search.num_own, search.num_explored, search.rhat = 2, 1, 1.0
-    add_places(search, np.concatenate([[[1.0], [1.2], [-1.0]], search.challengers.beyond[:num_evaluated]]))
+    search.rhat, kinds = 1.0, ["own", "own", "explored", *["beyond"] * num_evaluated]
+    add_places(search, np.concatenate([[[1.0], [1.2], [-1.0]], search.challengers.beyond[:num_evaluated]]), kinds)
     return search.rounds[-1].beyond
 
 

@@ -180,8 +180,7 @@ def test_the_best_is_of_two_rounds_of_particles(search, given_particles):
     search._weigh_modes(prior)
     for is_confirmed in (False, True):
         batch = search.propose(prior, 8)
-        search.num_own, search.num_explored = len(batch), 0
-        add_places(search, batch)
+        add_places(search, batch, ["own"] * len(batch))
         assert search.best.rhat < 1.1
         assert search.is_confirmed is is_confirmed
         assert search.best_is_by_particles

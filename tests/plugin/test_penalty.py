@@ -239,8 +239,8 @@ def test_places_apart_count_where_draws_may_lie():
         search.chains.go_to(places)
         search.challengers._compared = near, near[:1] + 100.0
         search.record.evaluated[-1] = search.record.evaluated[-1]._replace(log_density=search._least() + 1.0 + level)
-        search.num_own, search.num_explored = 0, 0
-        search._take_in_modes(1)
+        search.kinds = np.array(["apart"])
+        search._take_in_modes()
         assert (search.rhat > 10.0) is counts
         assert bool((search.chains.places[0] == best).all()) is counts
 

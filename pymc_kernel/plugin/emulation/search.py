@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cached_property, partial
-from itertools import islice, takewhile
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
@@ -104,7 +104,7 @@ class Search:
         self.particles: Particles | None = None  # where chains stay in modes apart
         self.num_by_chains = 0  # rounds before there were particles
         self.by_particles = self.best_is_by_particles = False
-        self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
+        self.kinds = np.empty(0, str)  # of the places of the latest batch: "own" are draws of the posterior
         self.held_out_errors = self.best_noise = None
         self.held_out_alone = self.may_be_left_out = self.moved = 0.0  # distances by the last fit
         self.noise_share, self.noise_sd = noise_share, 0.0
@@ -125,27 +125,24 @@ class Search:
             Of the true model.
         """
         with progress_bar("First places", most, progressbar) as advance:
-            batch = places
-            self.num_own = len(batch)
-            while len(batch):
+            of_kinds, left = {"own": places}, len(places)
+            while True:
+                kinds = np.repeat(list(of_kinds), [len(own) for own in of_kinds.values()])[:left]
+                batch = np.concatenate(list(of_kinds.values()))[:left]
                 positions = np.repeat(batch, self.repeats, axis=0)
                 vectors = evaluate(len(self.record), positions, advance)
-                self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)])
+                self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)], kinds)
                 if self.best is not None:
                     advance(0, f"Distance {self.best.distance:.2f}")
                 if self.is_divided and not self._weigh_modes(prior) and not self.never_ends:
                     break
-                batch = self.propose(prior, size or self._batch_size)
+                of_kinds = {"own": self.propose(prior, size or self._batch_size)}
                 left = (most - len(self.record)) // self.repeats
                 if ((self.has_ended and not self.never_ends) or not left) and (self._take_in_all() or not left):
                     break
-                self.num_own = len(batch)
                 if self.fits is not None:  # else the batch is of the prior
-                    explored = self._explored(prior)
-                    self.num_explored = len(explored)
-                    challenging = self.challengers.places.values()
-                    batch = np.concatenate([batch, explored, *challenging, self._most_uncertain()])
-                batch = batch[:left]
+                    of_kinds |= {"explored": self._explored(prior), **self.challengers.places}
+                    of_kinds["uncertain"] = self._most_uncertain()
 
     def _weigh_modes(self, prior) -> bool:
         """Draw by particles from now on, and forget the best fit, which may lack a mode; return whether this is new."""
@@ -207,18 +204,20 @@ class Search:
         draws, _ = self.chains.draw()
         return self.rng.permutation(flat_draws(draws))[:size]
 
-    def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
-        """Take in the evaluations of a batch (n, d), whose fresh draws measure the distance before they are learned."""
-        num_learned = len(self.record)
-        # Beyond the explorers' places are those of which it is known that they cannot be predicted from others.
-        self.record.add(batch, evaluated, np.arange(len(batch)) >= self.num_own + self.num_explored)
+    def add(self, batch: np.ndarray, evaluated: list[Evaluated], kinds: np.ndarray) -> None:
+        """Take in the evaluations of a batch (n, d), whose fresh draws measure the distance before they are learned.
+
+        Of each place (n,) there is its kind: "own", "explored", one of ``Challengers.places``, or "uncertain".
+        """
+        num_learned, self.kinds = len(self.record), kinds
+        # Of all but the first two kinds it is known that they cannot be predicted from others.
+        self.record.add(batch, evaluated, ~np.isin(kinds, ["own", "explored"]))
         if self.fits is not None:
             own, noise = self._measured_at_fresh(batch, evaluated)
-            self._take_in_modes(len(batch))
-            self._take_in_left_out(len(batch))
+            self._take_in_modes()
+            self._take_in_left_out()
             self.noise_sd = float(np.sqrt(noise.sum()))
-            beyond = self._share_beyond(len(batch))
-            self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd, beyond))
+            self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd, self._share_beyond()))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             latest = self.rounds[self.num_by_chains :][-2:]
             worse = max(latest, key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
@@ -234,14 +233,14 @@ class Search:
 
         With estimates these few draws say little, so earlier places, each predicted without itself, count as well.
         """
-        explored = slice(self.num_own, self.num_own + self.num_explored)
+        own, explored = self.kinds == "own", self.kinds == "explored"
         if not self.estimated:
             learned = np.array([self.chains.log_density(x) for x in batch])
             log_ratios = np.array([e.log_density for e in evaluated]) - learned
             if log_ratios[explored].size:
                 learns = self.particles.take_in if self.by_particles else self.explorers.set_power
                 learns(log_ratios[explored])
-            return measured(log_ratios[: self.num_own]), np.zeros(0)
+            return measured(log_ratios[own]), np.zeros(0)
         positions = np.repeat(batch, self.repeats, axis=0)
         errors, inputs = self.given.errors(
             positions, evaluated, [self.given.learned_outputs(e, self.fits) for e in evaluated]
@@ -251,7 +250,7 @@ class Search:
         if errors[explored].size:
             squares = np.maximum(errors[explored].prod(axis=1).sum(axis=1).mean(), 0.0)
             self.explorers.set_power(np.sqrt([squares]))
-        errors, inputs = errors[: self.num_own], [x[: self.num_own] for x in inputs]
+        errors, inputs = errors[own], [x[own] for x in inputs]
         if self.held_out_errors is not None:
             errors = np.concatenate([errors, self.held_out_errors[0]])
             inputs = [np.concatenate(pair) for pair in zip(inputs, self.held_out_errors[1], strict=True)]
@@ -471,23 +470,23 @@ class Search:
                 steps.append(np.sqrt(own)[:, None])
         return steps
 
-    def _take_in_modes(self, num_places: int) -> None:
+    def _take_in_modes(self) -> None:
         """Count the chains from elsewhere whose ends turned out to be in the posterior, and move chains there.
 
         At most half of the chains move.
         """
         if not len(self.challengers.apart):
             return
-        modes, rhat = self.challengers.modes(self._found(num_places, "apart"), self._least())
+        modes, rhat = self.challengers.modes(self._found("apart"), self._least())
         self.rhat = max(self.rhat, rhat)
         modes = modes[: _CHAINS // 2]
         self.chains.places[: len(modes)] = modes
 
-    def _take_in_left_out(self, num_places: int) -> None:
+    def _take_in_left_out(self) -> None:
         """Learn from the latest evaluations how much of the mass that may be left out is real."""
         if self.estimated:  # noise hides whether a single place has mass
             return
-        self.challengers.take_in(self._found(num_places, "left_out"))
+        self.challengers.take_in(self._found("left_out"))
 
     def _moved_from(self, fits) -> float:
         """Return the total variation distance between the posteriors by the ``fits`` before and after learning.
@@ -504,21 +503,18 @@ class Search:
         self._renew(self.fits)
         return measured(before - after)[0]
 
-    def _share_beyond(self, num_places: int) -> float:
+    def _share_beyond(self) -> float:
         """Return at what share of the places beyond the draws the posterior goes on, by the latest evaluations."""
         if self.challengers.beyond is None:
             return np.nan
-        found = self._found(num_places, "beyond")
+        found = self._found("beyond")
         if len(found) < len(self.challengers.beyond):
             return np.nan
         return float(np.mean(found >= self._least())) if len(found) else 0.0
 
-    def _found(self, num_places, kind):
-        """Return the true log densities at one kind of the challengers' places; fewer if the batch was cut off."""
-        places = self.challengers.places
-        skipped = sum(len(places[before]) for before in takewhile(kind.__ne__, places))
-        first = self.num_own + self.num_explored + skipped
-        return self.record.levels[-num_places:][first:][: len(places[kind])]
+    def _found(self, kind):
+        """Return the true log densities at one kind of the latest places; fewer if the batch was cut off."""
+        return self.record.levels[-len(self.kinds) :][self.kinds == kind]
 
     def result(self) -> pm.Model:
         """Return the emulated model with the best fit."""
