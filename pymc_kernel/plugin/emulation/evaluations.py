@@ -3,7 +3,6 @@
 import numpy as np
 
 from pymc_kernel.likelihood_free import ArraySpec, Status, Workers, open_store, simulate_once
-from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.model.remote import Remote
 
 _GROUP, _NAME = "evaluations", "emulated"
@@ -28,7 +27,7 @@ class Evaluations:
         self._keeper, _ = open_store(store, specs, {}, most, 1, identity, {})
         self._true = Remote(lambda: true, is_sent=executor is not None)
         self._true.here()  # processes forked from this thread need not compile
-        self.workers = Workers(executor, leave_one_thread)
+        self.workers = Workers(executor)
         self._has_own_processes = isinstance(executor, int | np.integer)
         self.first_error = None
 
