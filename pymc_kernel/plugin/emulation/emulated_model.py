@@ -18,7 +18,7 @@ from pymc_kernel.emulation.fitted_outputs import SMALLEST
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
-from pymc_kernel.plugin.emulation.penalty import Errors, of_rows, shared_arrays
+from pymc_kernel.plugin.emulation.penalty import Errors, filled_up, of_rows, shared_arrays
 
 _FAR = 1e100  # a place that nothing is next to
 _HALVINGS = 52  # of the distance to a limit: to the precision of a number of its size
@@ -99,12 +99,8 @@ class LearnedPart:
             values.append({f: of_fit.get(f, getattr(fit, f, None)) for f in self._shared})
         for field, shared in self._shared.items():
             arrays = [np.atleast_1d(np.asarray(v[field], dtype=float)) for v in values]
-            fill = _FAR if field == "known" else 0.0  # points without weight, and places that are next to nothing
-            count = max(1, *(len(a) for a in arrays))
-            if field in ("points", "weights", "known", "is_failed"):
-                rest = [np.full((count - len(a), *a.shape[1:]), fill) for a in arrays]
-                arrays = [np.concatenate(pair) for pair in zip(arrays, rest, strict=True)]
-            shared.set_value(np.stack(arrays))
+            # Points without weight, and places that are next to nothing.
+            shared.set_value(filled_up(arrays, _FAR if field == "known" else 0.0))
 
     def __call__(self, inputs):
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""

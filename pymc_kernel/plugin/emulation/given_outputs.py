@@ -106,21 +106,16 @@ class GivenOutputs:
 
     def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
         """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""
-        inputs = []
-        for part in self.unknown.parts:
-            members = [(i, self.unknown.calls[i]) for i in part.calls]
-            inputs.append(np.concatenate([call.inputs(evaluated.inputs[i]) for i, call in members]))
-        return self._by_fits(inputs, fits)
+        return self._by_fits([self.unknown.inputs_of(part, evaluated) for part in self.unknown.parts], fits)
 
     def _by_fits(self, inputs, fits):
         """Return the outputs (b, q) of each part by what ``fits`` say, at its inputs (b, k); NaN where these are."""
         rows_of_parts = []
         for part, rows, (of_part, *_) in zip(self.unknown.parts, inputs, fits, strict=True):
             outputs = np.full((len(rows), part.like.sizes[1]), np.nan)
-            for function in range(part.num_functions):
-                mine = (part.functions == function) & np.isfinite(rows).all(axis=1)
-                if mine.any():
-                    outputs[mine] = of_part[function](rows[mine])
+            for own, fit in zip(part.masks, of_part, strict=True):
+                if (mine := own & np.isfinite(rows).all(axis=1)).any():
+                    outputs[mine] = fit(rows[mine])
             rows_of_parts.append(outputs)
         return rows_of_parts
 
@@ -192,9 +187,7 @@ class GivenOutputs:
         """
         parts = self.unknown.parts
         sums = [np.zeros(len(part.functions)) for part in parts]
-        curved = [
-            i for i, part in enumerate(parts) if self.unknown.has_penalty(part) and not (part.is_row or part.is_term)
-        ]
+        curved = [i for i, part in enumerate(parts) if part.has_penalty and not (part.is_row or part.is_term)]
         if not curved:
             return sums
         for position, of_place in zip(positions, inputs, strict=True):
@@ -228,8 +221,7 @@ class GivenOutputs:
         """
         of_parts = []
         for part, rows, (of_part, *_) in zip(self.unknown.parts, inputs, fits, strict=True):
-            masks = [part.functions == function for function in range(len(of_part))]
-            of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(masks, of_part, strict=True)])
+            of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(part.masks, of_part, strict=True)])
         found = np.empty(number)
         for i in range(number):
             rows_of_parts = []

@@ -83,7 +83,7 @@ class Search:
         self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
         self.unknown = unknown = self.given.unknown
         for part, learned in zip(unknown.parts, self.learned, strict=True):
-            if unknown.has_penalty(part):
+            if part.has_penalty:
                 learned.lose_what_is_not_known(part.is_row_of_outputs)
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
         losses = [p.loss for p in self.learned if p.loss is not None]
@@ -197,7 +197,7 @@ class Search:
         if len(self.coarse) < len(self.unknown.calls):
             return None
         places = prior.draw(self.rng, PRIOR_DRAWS)
-        best = best_of(places, np.array([self.chains.log_density(x) for x in places]), _CHAINS)
+        best = places[best_of(np.array([self.chains.log_density(x) for x in places]))[:_CHAINS]]
         if len(best) < _CHAINS:
             return None
         self.chains.begin(best, variances_of(places), self.rng)
@@ -384,7 +384,7 @@ class Search:
 
     def _find_limits(self) -> None:
         """Look for limits of outputs, at the two best places."""
-        has_density = self._with_density()
+        has_density = best_of(self.record.log_densities)
         best = has_density[:2]
         if len(best) < 2:
             return
@@ -393,12 +393,6 @@ class Search:
         for number, (part, learned, outputs) in enumerate(zip(self.unknown.parts, self.learned, values, strict=True)):
             if not is_difference(part, self.coarse):
                 learned.limits.set_value(limits_of(partial(ask, number), outputs[best], outputs[has_density]))
-
-    def _with_density(self):
-        """Return the evaluations (m,) with a density, the best first."""
-        log_densities = self.record.log_densities
-        has_density = np.flatnonzero(np.isfinite(log_densities))
-        return has_density[np.argsort(-log_densities[has_density])]
 
     def _best_places(self) -> np.ndarray:
         """Return the best known places (chains, d) where the emulated model has a density; none, or some repeated."""
@@ -440,7 +434,7 @@ class Search:
             learned.is_factor.set_value(float(is_factor))
         rows_of_parts, least = [outputs[best] for _, outputs, _ in values], lowest_like(largest, self.initial.size)
         for number, (part, (_, outputs, _)) in enumerate(zip(self.unknown.parts, values, strict=True)):
-            if self.unknown.has_penalty(part) and not part.like.is_estimate:
+            if part.has_penalty and not part.like.is_estimate:
                 margins[number] = self.given.levels(rows_of_parts, position, outputs, number) - least
         return margins
 
