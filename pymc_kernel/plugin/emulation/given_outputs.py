@@ -15,7 +15,6 @@ from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.log_density import without_gradient
 from pymc_kernel.plugin.model.priors import initial_position
 
-_VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
 _LARGEST = np.finfo(float).max  # no data are beyond it
 _STEP = 1e-3  # of the reach of outputs, in differences: their error is far above rounding, and far below a third
 
@@ -232,12 +231,3 @@ class GivenOutputs:
                 rows_of_parts.append(outputs)
             found[i] = self.log_density(rows_of_parts, position)
         return np.where(np.isfinite(found), found, -np.inf)
-
-    def uncertainty(self, position: np.ndarray, inputs, fits, learned: float, rng: np.random.Generator) -> float:
-        """Return how far the ``learned`` log density at a position (d,) may be off: a root mean square.
-
-        The other arguments are as of :meth:`versions`.
-        """
-        off = self.versions(position, inputs, fits, _VERSIONS, rng) - learned
-        root = np.hypot.reduce(off)  # squares would overflow
-        return float(root) / np.sqrt(_VERSIONS) if np.isfinite(root) else 0.0

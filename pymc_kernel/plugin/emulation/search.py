@@ -50,6 +50,7 @@ _UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
+_VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
 _FAVORABLE_OF = 20  # versions of the outputs at a place: the odds of the most favorable are those of a test at 5 %
 _EXACT = (
     " Exact draws correct such a difference, though not a tail or a mode that was never drawn, for an evaluation each: "
@@ -372,15 +373,13 @@ class Search:
         if self._is_poor:
             return np.empty((0, self.initial.size))
         draws = self.rng.permutation(flat_draws(self.draws))[:_CANDIDATES]
-        return draws[np.argsort([-self._uncertainty(x) for x in draws])[:_UNCERTAIN]]
+        off = np.array([self._versions(x, _VERSIONS) - self.chains.log_density(x) for x in draws])
+        sizes = np.hypot.reduce(off, axis=1)  # squares would overflow
+        return draws[np.argsort(-np.where(np.isfinite(sizes), sizes, 0.0))[:_UNCERTAIN]]
 
-    def _uncertainty(self, draw):
-        """Return how far the emulated log density at a draw (d,) may be off."""
-        return self.given.uncertainty(draw, self._inputs_at(draw), self.fits, self.chains.log_density(draw), self.rng)
-
-    def _versions(self, place):
+    def _versions(self, place, number=_FAVORABLE_OF):
         """Return log densities at a place (d,) with outputs as they may be."""
-        return self.given.versions(place, self._inputs_at(place), self.fits, _FAVORABLE_OF, self.rng)
+        return self.given.versions(place, self._inputs_at(place), self.fits, number, self.rng)
 
     def _find_limits(self) -> None:
         """Look for limits of outputs, at the two best places."""
@@ -446,9 +445,7 @@ class Search:
         return model_with(self.model, self.unknown.calls, self.unknown.parts, self.learned, self.coarse)[0], shift
 
     def _steps(self, fits):
-        """Return the largest errors (b, e) of the rows of each part, see ``penalty.py``; zero without penalty."""
-        if self.penalty_share is None:
-            return [np.zeros((len(part.functions), 1)) for part in self.unknown.parts]
+        """Return the largest errors (b, e) of the rows of each part, see ``penalty.py``; of no use without penalty."""
         places = self.record.best_places(_CHAINS) if self.draws is None else self.chains.places
         curvatures = self.given.curvatures(places, [self._inputs_at(x) for x in places], fits, self.rng)
         steps = []
