@@ -2,7 +2,6 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -177,17 +176,10 @@ def _told_by(effect, rv, posterior, model):
     return (values - at_zero) / slope if is_straight else None
 
 
-class ElementwiseTransform(NamedTuple):
-    """How a model moves each number of draws (n, ...) by itself to the unconstrained scale, and back."""
+def elementwise_transform(model: pm.Model, name: str) -> tuple[Callable, Callable] | None:
+    """Return functions of draws (n, ...) of a free variable: to the unconstrained scale, and back.
 
-    forward: Callable[[np.ndarray], np.ndarray]
-    backward: Callable[[np.ndarray], np.ndarray]
-
-
-def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | None:
-    """Return the transform of a free variable; None where there is none that moves each number by itself.
-
-    A simplex has none, nor has a variable whose bounds depend on other free variables.
+    None where there is no transform, or one that does not move each number by itself. A simplex has none, nor has a variable whose bounds depend on other free variables.
     """
     rv = next((v for v in model.free_RVs if v.name == name), None)
     transform = None if rv is None else model.rvs_to_transforms[rv]
@@ -204,7 +196,7 @@ def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | 
         function = over_draws(model, [target], [of])
         return lambda x: function([x])[0]
 
-    return ElementwiseTransform(compiled(natural, moved), compiled(value, back))
+    return compiled(natural, moved), compiled(value, back)
 
 
 def coordinate_names(variables: Sequence, shapes: Sequence[tuple[int, ...]]) -> list[str]:
