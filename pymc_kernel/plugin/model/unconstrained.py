@@ -179,7 +179,8 @@ def _told_by(effect, rv, posterior, model):
 def elementwise_transform(model: pm.Model, name: str) -> tuple[Callable, Callable] | None:
     """Return functions of draws (n, ...) of a free variable: to the unconstrained scale, and back.
 
-    None where there is no transform, or one that does not move each number by itself. A simplex has none, nor has a variable whose bounds depend on other free variables.
+    None where there is no transform, or none that moves each number by itself: that of a simplex does not, nor that of
+    a variable whose bounds depend on other free variables.
     """
     rv = next((v for v in model.free_RVs if v.name == name), None)
     transform = None if rv is None else model.rvs_to_transforms[rv]
