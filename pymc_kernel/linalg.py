@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpocon, dpotrf, dtrtrs
+from scipy.linalg.lapack import dpocon, dpotrf
 
 from pymc_kernel.machine_code import compiled
 
@@ -174,22 +174,6 @@ def dot_product(left, right):
     for j in range(whole, n):
         total += left[j] * right[j]
     return total
-
-
-def triangular_solution(factor: np.ndarray, right: np.ndarray, transposed: bool = False) -> np.ndarray:
-    """Return the solution of ``factor @ x = right``, or of ``factor.T @ x = right``, for a lower triangular factor.
-
-    By LAPACK, without the checks of ``scipy.linalg.solve_triangular``, which take longer than a small system does.
-    """
-    if not right.size:
-        return right.copy()
-    if factor.flags.f_contiguous:
-        solution, failed = dtrtrs(factor, right, lower=1, trans=int(transposed))
-    else:
-        solution, failed = dtrtrs(factor.T, right, lower=0, trans=int(not transposed))
-    if failed:
-        raise np.linalg.LinAlgError("a triangular factor has a zero on its diagonal.")
-    return solution
 
 
 def pivoted_cholesky(

@@ -6,8 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-from pymc_kernel.linalg import triangular_solution
-
 _LEAST_GAIN = 3.0  # log evidence below which a block is left out
 _LEAST_DETERMINED = 1e-2  # number of weights that the data determine, below which likewise
 _MAX_ITERATIONS = 20
@@ -123,5 +121,5 @@ def _gain(precision, weights, factor):
         variance = float(factor[:, 0] @ factor[:, 0])
         return 0.5 * (weights[0] ** 2 / variance + math.log(variance * precision))
     root = np.linalg.cholesky(factor.T @ factor)
-    fit = triangular_solution(root, weights)
+    fit = np.linalg.solve(root, weights)
     return 0.5 * fit @ fit + np.log(np.diag(root)).sum() + 0.5 * k * math.log(precision)
