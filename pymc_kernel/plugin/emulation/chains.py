@@ -12,10 +12,9 @@ from pymc.blocking import RaveledVars
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.interpreter import compiling
-from pymc_kernel.plugin.model.priors import ModelPrior
+from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, STARTS_TRIED, ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
 
-PRIOR_DRAWS = 100  # whose variances are a first guess, known within a seventh, and among which places are looked for
 # With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
 _EXPLORERS = 2  # chains besides, one evaluation of each a round
 _POWER_GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
@@ -24,7 +23,6 @@ _BLOCK = 50  # draws of each chain, after which convergence is looked at
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
 _TREE_DEPTH = 8  # of 255 leapfrog steps: no matter how bad a surrogate's geometry is, a draw ends
-_TRIES = 10  # of a start with a finite density
 _PRIOR_WEIGHT = 10  # draws that the first variances count for, as in PyMC's own start
 _POPULATIONS, _FEWEST = 4, 250  # particles in each, a dozen of them in a mode with a twentieth of the mass
 _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
@@ -77,11 +75,11 @@ class Chains:
     def elsewhere(self, centers: Sequence, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
         """Return chains that begin as ``pm.sample`` does, at most one unit from each of ``centers`` (chains, d).
 
-        If none of ten such places has a density, a chain begins at the first of ``centers``.
+        If none of twenty such places has a density, a chain begins at the first of ``centers``.
         """
         starts = []
         for center in centers:
-            tried = (center + rng.uniform(-1.0, 1.0, center.size) for _ in range(_TRIES))
+            tried = (center + rng.uniform(-1.0, 1.0, center.size) for _ in range(STARTS_TRIED))
             starts.append(next((x for x in tried if np.isfinite(self.log_density(x))), centers[0]))
         others = copy(self)
         others.begin(np.array(starts), variances, rng)

@@ -4,6 +4,7 @@ Outputs have limits, beyond which a model has no density: a rate is above zero, 
 is learned would leave them by its error. They are found by asking the model, which knows them.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -21,8 +22,6 @@ from pymc_kernel.plugin.emulation.parts import Part, Rows
 from pymc_kernel.plugin.emulation.penalty import Errors, filled_up, of_rows, shared_arrays
 
 _FAR = 1e100  # a place that nothing is next to
-_HALVINGS = 52  # of the distance to a limit: to the precision of a number of its size
-_BEYOND = 2.0**-26  # of the distance to where there is no density: half of its digits beyond a limit there is none
 
 
 class LearnedPart:
@@ -244,12 +243,13 @@ def limits_of(has_density: Callable[[np.ndarray], np.ndarray], rows: np.ndarray,
 def _is_limit(has_density, value, inside, outside):
     """Return whether the density ends at ``value``, on the way from ``inside`` to ``outside``."""
     is_between = (value - outside) * (inside - value) >= 0.0
-    return is_between and has_density(value).all() and not has_density(value + _BEYOND * (outside - value)).any()
+    beyond = value + math.sqrt(np.finfo(float).eps) * (outside - value)  # by half of its digits
+    return is_between and has_density(value).all() and not has_density(beyond).any()
 
 
 def _halved(has_density, inside, outside):
     """Return the last value on the way from ``inside`` to ``outside`` with a density; None if places have several."""
-    for _ in range(_HALVINGS):
+    for _ in range(np.finfo(float).nmant):  # to the precision of a number of the distance's size
         middle = 0.5 * (inside + outside)
         found = has_density(middle)
         if found.all():

@@ -1,5 +1,7 @@
 """Evaluations of a model at single places: on any executor, with time limits, into a store that a run resumes."""
 
+import math
+
 import numpy as np
 
 from pymc_kernel.likelihood_free import ArraySpec, Status, Workers, open_store, simulate_once
@@ -7,7 +9,7 @@ from pymc_kernel.plugin.model.remote import Remote
 
 _GROUP, _NAME = "evaluations", "emulated"
 _COMPILE_SECONDS = 120.0  # that the first call of a worker may take beyond its time limit, for machine code
-_SAME_NATS, _SAME_SHARE = 0.01, 1e-9  # by which one likelihood differs between machines: absolute, and of its size
+_SAME_NATS = 0.01  # by which a likelihood of any size may differ between machines
 
 
 class Evaluations:
@@ -86,7 +88,7 @@ class Evaluations:
             value = np.atleast_1d(result[0] if error is None else np.nan)[0]
             if not np.isfinite(value):  # a time-out, say, which tells nothing of the likelihood
                 return
-            if abs(value - firsts[best]) > _SAME_NATS + _SAME_SHARE * abs(value):
+            if not math.isclose(value, firsts[best], abs_tol=_SAME_NATS):  # or by 1e-9 of its size
                 raise ValueError(
                     f"the store was made with another likelihood: evaluation {best} has {firsts[best]:.6g} there, and "
                     f"{value:.6g} now. Give another path; or, where the likelihood is random, make it a "

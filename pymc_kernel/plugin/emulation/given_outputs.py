@@ -15,7 +15,6 @@ from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.log_density import without_gradient
 from pymc_kernel.plugin.model.priors import initial_position
 
-_LARGEST = np.finfo(float).max  # no data are beyond it
 _STEP = 1e-3  # of the reach of outputs, in differences: their error is far above rounding, and far below a third
 
 
@@ -83,7 +82,8 @@ class GivenOutputs:
         slopes = pytensor.grad(log_density, list(rows_of.values()))
         slopes_at, place = of_position(self._model, self._point, slopes), initial_position(self._model)
         are_terms = np.full(len(rows_of), True)
-        for level in (-_LARGEST, 1.0, _LARGEST):
+        largest = np.finfo(float).max  # no data are beyond it
+        for level in (-largest, 1.0, largest):
             for rows in rows_of.values():
                 rows.set_value(np.full(rows.type.shape, level))
             are_terms &= [bool((slope == 1.0).all()) for slope in slopes_at(place)]

@@ -12,7 +12,6 @@ import pytensor.tensor as pt
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import (
-    PRIOR_DRAWS,
     Chains,
     Explorers,
     Particles,
@@ -37,7 +36,7 @@ from pymc_kernel.plugin.emulation.penalty import lost_on_average, with_penalties
 from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import of_position
-from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
+from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, ModelPrior, initial_position
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
 
@@ -46,7 +45,7 @@ _NONE: Mapping = MappingProxyType({})
 # of its standard deviation.
 TOLERANCE = 0.05
 _CHAINS = 4
-_UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned is least certain, of so many draws
+_UNCERTAIN = 2  # evaluations in a round where what is learned is least certain
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
@@ -193,7 +192,7 @@ class Search:
     def coarse_places(self, prior, size: int) -> np.ndarray | None:
         """Return draws (size, d) of the model in which cheap versions replace all black boxes, before it is learned.
 
-        None if some black box has no cheap version, or if the density is zero at a hundred draws of the prior.
+        None if some black box has no cheap version, or if the density is zero at two hundred draws of the prior.
         """
         if len(self.coarse) < len(self.unknown.calls):
             return None
@@ -372,7 +371,7 @@ class Search:
         """
         if self._is_poor:
             return np.empty((0, self.initial.size))
-        draws = self.rng.permutation(flat_draws(self.draws))[:_CANDIDATES]
+        draws = self.rng.permutation(flat_draws(self.draws))[:COMPARED]
         off = np.array([self._versions(x, _VERSIONS) - self.chains.log_density(x) for x in draws])
         sizes = np.hypot.reduce(off, axis=1)  # squares would overflow
         return draws[np.argsort(-np.where(np.isfinite(sizes), sizes, 0.0))[:_UNCERTAIN]]

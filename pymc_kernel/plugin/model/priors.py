@@ -19,10 +19,9 @@ from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED
 from pymc_kernel.plugin.model.unconstrained import over_positions, unconstrained_draws
 from pymc_kernel.smc.weights import normalized
 
-STARTS_TRIED = 20  # places to begin at, of which one must have a finite density
-NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
+STARTS_TRIED = 20  # places to begin at, of which one must have a finite density; 2 % of PyMC's 1,000 tuning draws
 _NEAREST = 0.01  # of the way from a start to a draw of the prior: no place beside a start is nearer
-_POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
+PRIOR_DRAWS = 200  # by which its quantiles are known to 5 % of its spread, and among which places are looked for
 _SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
@@ -211,7 +210,7 @@ class PriorDraws:
         different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero. The budget
         is of further calls, to climb towards other modes from the draws; chains do not start at what is found by that.
         """
-        chosen = rng.choice(len(self.positions), min(NUM_CANDIDATES, len(self.positions)), replace=False)
+        chosen = rng.choice(len(self.positions), min(STARTS_TRIED, len(self.positions)), replace=False)
         candidates = np.vstack([self.default, self.positions[chosen]])
         priors = np.array([self.default_log_density, *self.log_densities[chosen]])
         levels = np.array([log_density(candidate) for candidate in candidates])
@@ -233,7 +232,7 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of compilers about the quick mode
-            draws = pm.draw(prior_expression(model), draws=_POOL_SIZE, random_seed=_SEED, mode=UNOPTIMIZED)
+            draws = pm.draw(prior_expression(model), draws=PRIOR_DRAWS, random_seed=_SEED, mode=UNOPTIMIZED)
             log_prior = model.compile_fn(
                 model.logp(vars=model.free_RVs), inputs=model.value_vars, on_unused_input="ignore", mode=UNOPTIMIZED
             )
@@ -243,8 +242,8 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     columns |= {name: np.broadcast_to(initial_point[name], columns[name].shape) for name in initial}
     point = {v.name: initial_point[v.name] for v in model.value_vars}
     with np.errstate(all="ignore"):
-        log_densities = [log_prior({n: columns[n][i] for n in point}) for i in range(_POOL_SIZE)]
-        positions = _joined({name: columns[name] for name in names}, _POOL_SIZE)
+        log_densities = [log_prior({n: columns[n][i] for n in point}) for i in range(PRIOR_DRAWS)]
+        positions = _joined({name: columns[name] for name in names}, PRIOR_DRAWS)
         # Draws that rounding has put at a bound, or that violate an ordering, are not finite on the unconstrained
         # scale.
         kept = np.isfinite(positions).all(axis=1) & np.isfinite(log_densities)
