@@ -8,6 +8,7 @@ took a hundred times as long as it does with those that stand here.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -139,8 +140,9 @@ def over_draws(
     outputs: Sequence[Variable],
     inputs: Sequence[Variable] | None = None,
     shapes: Sequence[tuple[int, ...]] | None = None,
+    at_a_time: int = DRAWS_AT_A_TIME,
     mode: Mode | str | None = QUICK,
-    **compile_kwargs,
+    **compile_kwargs: Any,
 ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
     """Return a function from draws of the inputs, a list of (n, ...), to those of the outputs, in one vectorized graph.
 
@@ -153,12 +155,13 @@ def over_draws(
     settings = {"on_unused_input": "ignore", "mode": mode} | compile_kwargs
     with model, compiling():
         function = pymc_compile(list(many.values()), vectorize_graph(list(outputs), many), **settings)
+    function.trust_input = True
     dtypes, num_axes = [v.dtype for v in inputs], [v.ndim for v in outputs]
 
     def evaluate(draws):
         parts = []
-        for start in range(0, len(draws[0]), DRAWS_AT_A_TIME):
-            batch = [d[start : start + DRAWS_AT_A_TIME] for d in draws]
+        for start in range(0, len(draws[0]), at_a_time):
+            batch = [d[start : start + at_a_time] for d in draws]
             batch = [np.ascontiguousarray(d, dtype=dtype) for d, dtype in zip(batch, dtypes, strict=True)]
             # An output that does not depend on the draws has no dimension of draws.
             cores = [(o, np.shape(o)[np.ndim(o) - k :]) for o, k in zip(function(*batch), num_axes, strict=True)]

@@ -17,6 +17,7 @@ from pymc_kernel.plugin.model.remote import Remote
 from pymc_kernel.plugin.model.unconstrained import over_positions
 
 _LARGEST_BATCH = 2**24  # numbers in the largest array that a batch of particles needs
+_MOST_AT_A_TIME = 4096  # particles
 _SHARES = 16  # blocks of particles that an executor gets at once
 
 
@@ -106,7 +107,7 @@ def compile_particle_density(
         )
     outputs = [model.varlogp, model.datalogp]
     names, keys = estimated_terms(pt.stack(outputs))
-    function, is_vectorized = over_positions(model, outputs, compile_kwargs or {}, at_once=not names)
+    function, is_vectorized = over_positions(model, outputs, compile_kwargs or {}, not names, _MOST_AT_A_TIME)
     batch = _batch_size(outputs, model.initial_point(random_seed=0)) if is_vectorized else DRAWS_AT_A_TIME
     generators = [v for v in ancestors(outputs) if isinstance(v.type, RandomGeneratorType) and v.owner is None]
     return ParticleDensity(function, batch, names, keys, generators, executor)
@@ -126,4 +127,4 @@ def _batch_size(outputs, point):
         values = [np.asarray(point[v.name], dtype=v.dtype) for v in inputs]
         function = pytensor_function(inputs, symbols, mode=QUICK, on_unused_input="ignore")
         largest = max(largest, *(int(size) for size in function(*values)))
-    return int(np.clip(_LARGEST_BATCH // largest, 16, 4096))
+    return int(np.clip(_LARGEST_BATCH // largest, 16, _MOST_AT_A_TIME))

@@ -1,5 +1,7 @@
 """Draws of a model mapped to the unconstrained scale, and back; groups of draws and data, as PyMC writes them."""
 
+import itertools
+import math
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -15,7 +17,7 @@ from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_kernel.plugin.model.interpreter import of_vector, over_draws
+from pymc_kernel.plugin.model.interpreter import DRAWS_AT_A_TIME, of_vector, over_draws
 
 
 def value_shapes(model: pm.Model) -> list[tuple[int, ...]]:
@@ -26,12 +28,16 @@ def value_shapes(model: pm.Model) -> list[tuple[int, ...]]:
 
 def split_positions(positions: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     """Return one array (n, ...) for each value variable, of positions (n, d); ``shapes`` as of :func:`value_shapes`."""
-    parts = np.split(positions, np.cumsum([int(np.prod(s)) for s in shapes])[:-1], axis=1)
-    return [p.reshape(len(positions), *s) for p, s in zip(parts, shapes, strict=True)]
+    edges = itertools.pairwise(itertools.accumulate(map(math.prod, shapes), initial=0))
+    return [positions[:, a:b].reshape(-1, *s) for (a, b), s in zip(edges, shapes, strict=True)]
 
 
 def over_positions(
-    model: pm.Model, outputs: Sequence[Variable], compile_kwargs: dict, at_once: bool = True
+    model: pm.Model,
+    outputs: Sequence[Variable],
+    compile_kwargs: dict,
+    at_once: bool = True,
+    at_a_time: int = DRAWS_AT_A_TIME,
 ) -> tuple[Callable[[np.ndarray], list[np.ndarray]], bool]:
     """Return a function from positions (n, d) to numbers, a list of (n,), and whether it takes all of them at once.
 
@@ -45,7 +51,7 @@ def over_positions(
             with warnings.catch_warnings():
                 # PyTensor's warnings on the speed of single operators do not matter to a user who chose none.
                 warnings.simplefilter("ignore")
-                of_draws = over_draws(model, outputs, shapes=shapes, **{"mode": None} | compile_kwargs)
+                of_draws = over_draws(model, outputs, None, shapes, at_a_time, **{"mode": None} | compile_kwargs)
                 of_draws(split_positions(np.stack([one, one]), shapes))
             return lambda positions: of_draws(split_positions(positions, shapes)), True
         except Exception:  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
