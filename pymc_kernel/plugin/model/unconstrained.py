@@ -29,7 +29,7 @@ def value_shapes(model: pm.Model) -> list[tuple[int, ...]]:
 def split_positions(positions: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     """Return one array (n, ...) for each value variable, of positions (n, d); ``shapes`` as of :func:`value_shapes`."""
     edges = itertools.pairwise(itertools.accumulate(map(math.prod, shapes), initial=0))
-    return [positions[:, a:b].reshape(-1, *s) for (a, b), s in zip(edges, shapes, strict=True)]
+    return [positions[:, a:b].reshape(len(positions), *s) for (a, b), s in zip(edges, shapes, strict=True)]
 
 
 def over_positions(
