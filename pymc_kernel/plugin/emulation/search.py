@@ -45,7 +45,7 @@ _NONE: Mapping = MappingProxyType({})
 # of its standard deviation.
 TOLERANCE = 0.05
 _CHAINS = 4
-_UNCERTAIN = 2  # evaluations in a round where what is learned is least certain
+_UNCERTAIN = 2  # evaluations in a round where what is learned is least certain, of ``COMPARED`` draws
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
