@@ -27,8 +27,11 @@ class ParticleDensity:
     def __init__(self, function, batch, estimated, keys, generators, executor):
         self._function, self._batch, self._keys, self._generators = function, batch, keys, generators
         self.estimated = estimated  # names of the terms that are random
-        self._executor, self._remote = executor, Remote(lambda: self, is_sent=executor is not None)
         self.seed(np.random.default_rng())
+        self._work_on(executor)
+
+    def _work_on(self, executor):
+        self._executor, self._remote = executor, Remote(lambda: self, is_sent=executor is not None)
 
     def seed(self, rng: np.random.Generator) -> None:
         """Draw the noise from new generators spawned from ``rng``."""
@@ -78,8 +81,11 @@ class ParticleDensity:
         return prior, likelihood
 
     def __getstate__(self):
-        # In a worker blocks are evaluated there.
         return {name: value for name, value in self.__dict__.items() if name not in ("_executor", "_remote")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._work_on(None)
 
 
 def evaluate_block(remote, positions, noise):
