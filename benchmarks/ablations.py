@@ -698,7 +698,7 @@ def _unchallenged(self, chains, draws, centers, versions, enough):
 #: Mechanism -> what stands in place of names of modules when it is off.
 SEARCH = {
     "first places": {"plugin.emulation.structure.Unknown.design_size": 0},
-    "penalty": {"plugin.emulation.structure.Unknown.has_penalty": lambda *given: False},
+    "penalty": {"plugin.emulation.parts.Part.has_penalty": False},
     "explorers": {
         f"{_OF_SEARCH}._explored": lambda self, prior: (
             self.particles.passed if self.by_particles else np.empty((0, self.initial.size))

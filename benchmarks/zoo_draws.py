@@ -14,7 +14,7 @@ from benchmarks.posteriors import ZOO
 from benchmarks.posteriors.draws import EXACT_DRAWS, reference_draws
 from benchmarks.posteriors.judge import NORMAL_SPAN, largest_rhat, split_names
 from pymc_kernel.plugin.model.log_density import compile_scores
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, unconstrained_draws
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_positions, unconstrained_draws, value_shapes
 
 FOLDER = harness.BUILD / "zoo_checks"
 LONG_RUN = 4000  # draws of NUTS that stand for exact ones
@@ -27,8 +27,8 @@ NO_SCORE = ("bball_drive_event_0", "hmm_example", "hudson_lynx_hare", "one_comp_
 def model_and_scores(name):
     """Return the model, and its scores as a function of unconstrained draws, compiled once."""
     model = ZOO[name].make()
-    scores = compile_scores(model)
-    return model, lambda positions: scores(split_positions(model, positions))
+    scores, shapes = compile_scores(model), value_shapes(model)
+    return model, lambda positions: scores(split_positions(positions, shapes))
 
 
 def as_tree(draws, num_chains):
@@ -162,7 +162,7 @@ def laplace(name, seed, num_draws=_NUM_WRONG):
     values = model.value_vars
 
     def negative(u):
-        parts = split_positions(model, (u * units)[None])
+        parts = split_positions((u * units)[None], value_shapes(model))
         return -float(log_density({v.name: p[0] for v, p in zip(values, parts, strict=True)}))
 
     def slope(u):

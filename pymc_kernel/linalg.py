@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 from scipy.linalg import solve_triangular
-from scipy.linalg.lapack import dpocon, dpotrf, dtrtrs
+from scipy.linalg.lapack import dpocon, dpotrf, dpstrf
 
 from pymc_kernel.machine_code import compiled
 
@@ -177,22 +177,6 @@ def dot_product(left, right):
     return total
 
 
-def triangular_solution(factor: np.ndarray, right: np.ndarray, transposed: bool = False) -> np.ndarray:
-    """Return the solution of ``factor @ x = right``, or of ``factor.T @ x = right``, for a lower triangular factor.
-
-    By LAPACK, without the checks of ``scipy.linalg.solve_triangular``, which take longer than a small system does.
-    """
-    if not right.size:
-        return right.copy()
-    if factor.flags.f_contiguous:
-        solution, failed = dtrtrs(factor, right, lower=1, trans=int(transposed))
-    else:
-        solution, failed = dtrtrs(factor.T, right, lower=0, trans=int(not transposed))
-    if failed:
-        raise np.linalg.LinAlgError("a triangular factor has a zero on its diagonal.")
-    return solution
-
-
 def pivoted_cholesky(
     diagonal: np.ndarray, columns: Callable[[np.ndarray], np.ndarray], max_rank: int, tolerance
 ) -> tuple[np.ndarray, np.ndarray]:
@@ -240,7 +224,7 @@ def pivoted_cholesky(
         chosen, factor = _greedy_pivots(
             block[:, candidates], tolerance[candidates], max(1.0, _BLOCK_SHARE * largest), len(rows) - rank
         )
-        if not chosen:  # what the running sums say is left of these is rounding
+        if not len(chosen):  # what the running sums say is left of these is rounding
             remaining[candidates] = 0.0
             continue
         new = solve_triangular(factor, block[chosen], lower=True)
@@ -256,18 +240,9 @@ def pivoted_cholesky(
 
 def _greedy_pivots(matrix, tolerance, level, most):
     """Return pivots of a small matrix, until what is left is below ``level`` times the tolerance, and their factor."""
-    remaining = np.diag(matrix).copy()
-    rows, chosen = [], []
-    while len(chosen) < min(most, len(matrix)):
-        excess = remaining / tolerance
-        p = int(np.argmax(excess))
-        if not excess[p] > (level if chosen else 1.0):
-            break
-        row = matrix[p] - sum(r * r[p] for r in rows)
-        row /= math.sqrt(remaining[p])
-        row[chosen] = 0.0
-        rows.append(row)
-        chosen.append(p)
-        remaining -= row**2
-        remaining[chosen] = 0.0
-    return chosen, np.array(rows).reshape(len(chosen), len(matrix))[:, chosen].T
+    scale = np.sqrt(tolerance)
+    factor, order, rank, _ = dpstrf(matrix / scale / scale[:, None], lower=1, tol=1.0)
+    excess = np.diag(factor)[:rank] ** 2
+    count = min(most, (excess > level).sum() or (excess[:1] > 1.0).sum())
+    chosen = order[:count] - 1
+    return chosen, np.tril(factor[:count, :count]) * scale[chosen, None]

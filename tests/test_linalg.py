@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-from scipy.linalg import solve_triangular
 
 from pymc_kernel import linalg
 
@@ -18,18 +17,6 @@ def test_cholesky_update_and_solves(rng):
     np.testing.assert_allclose(out, vector, rtol=1e-11)
     linalg.cholesky_update(factor, vector.copy())
     np.testing.assert_allclose(factor, np.linalg.cholesky(matrix + np.outer(vector, vector)), rtol=1e-11, atol=1e-13)
-
-
-@pytest.mark.parametrize("order", ["C", "F"])
-def test_triangular_solutions_are_those_of_scipy(rng, order):
-    factor = np.array(np.tril(rng.normal(size=(7, 7))) + 3.0 * np.eye(7), order=order)
-    vector = rng.normal(size=7)
-    for transposed, trans in ((False, "N"), (True, "T")):
-        expected = solve_triangular(factor, vector, lower=True, trans=trans)
-        np.testing.assert_array_equal(linalg.triangular_solution(factor, vector, transposed), expected)
-    assert linalg.triangular_solution(np.empty((0, 0)), np.empty(0)).size == 0
-    with pytest.raises(np.linalg.LinAlgError, match="zero on its diagonal"):
-        linalg.triangular_solution(np.diag([1.0, 0.0]), np.ones(2))
 
 
 def test_cholesky_reports_a_matrix_that_is_not_positive_definite():

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
+from pymc_kernel.parallel import leave_one_thread
 
 
 class WorkersLost(RuntimeError):
@@ -41,10 +42,8 @@ class Workers:
     Parameters
     ----------
     executor : concurrent.futures.Executor, int or None
-        None: this process. A number: as many worker processes, which are replaced when one dies. They are started by
-        the first task.
-    prepare : callable, optional
-        Called in each worker process when it starts.
+        None: this process. A number: as many worker processes of one thread each, which are replaced when one dies.
+        They are started by the first task.
 
     Attributes
     ----------
@@ -52,9 +51,8 @@ class Workers:
         How often a worker process died, and all were replaced.
     """
 
-    def __init__(self, executor: Executor | int | None = None, prepare: Callable[[], object] | None = None):
+    def __init__(self, executor: Executor | int | None = None):
         self._num_own = int(executor) if isinstance(executor, Integral) else 0
-        self._prepare = prepare
         self._executor = _Here() if executor is None else None if self._num_own else executor
         self.deaths = 0
 
@@ -146,7 +144,7 @@ class Workers:
     def _hand_out(self, running, fresh, suspects, room, task, arguments):
         """Submit what there is room for; return whether the executor took it."""
         if self._executor is None:
-            self._executor = ProcessPoolExecutor(self._num_own, initializer=_start_worker, initargs=(self._prepare,))
+            self._executor = ProcessPoolExecutor(self._num_own, initializer=_start_worker)
         queue, room = (suspects, 1) if suspects else (fresh, room)
         while queue and len(running) < room:
             given = arguments(queue[0])
@@ -183,13 +181,12 @@ class _Here:
         return future
 
 
-def _start_worker(prepare):
-    """Let this worker process leave interrupts to its parent and end with it; then prepare."""
+def _start_worker():
+    """Let this worker process leave interrupts to its parent, end with it, and work in one thread."""
     # The user's interrupt is for the parent, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    if prepare is not None:
-        prepare()
+    leave_one_thread()
 
 
 def _follow_parent():

@@ -98,10 +98,11 @@ def advance(step, point, num_draws):
     return points
 
 
-def add_places(search, positions):
-    """Let a search of an emulated model learn from its true model at some positions (n, d)."""
+def add_places(search, positions, kinds=()):
+    """Let a search of an emulated model learn from its true model at some positions (n, d), the first of some kinds."""
     true, repeated = search.unknown.true, np.repeat(positions, search.repeats, axis=0)
-    search.add(positions, [true.read(true.vector_at(x, search.rng), x) for x in repeated])
+    of_all = np.array([*kinds, *["uncertain"] * (len(positions) - len(kinds))])
+    search.add(positions, [true.read(true.vector_at(x, search.rng), x) for x in repeated], of_all)
 
 
 def learned_at(model, positions, **kwargs):

@@ -10,6 +10,7 @@ from pytensor import wrap_py
 
 from pymc_kernel.plugin.emulation.chains import Chains
 from pymc_kernel.plugin.emulation.challengers import Challengers, LeftOut, places_beyond
+from pymc_kernel.plugin.emulation.emulated_model import no_limits
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places, searched_at
 
@@ -95,8 +96,8 @@ def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
     others.apart = np.array([[0.9]])
     others._compared = np.zeros((4, 20, 1)), np.zeros((1, 20, 1))
     search.explorers = SimpleNamespace(set_power=lambda errors: None)
-    search.num_own, search.num_explored = 2, 1
-    add_places(search, np.array([[1.0], [1.2], [-1.0], [0.9], [6.0], [8.0], [-1.0]]))
+    kinds = ["own", "own", "explored", "apart", "left_out", "left_out"]
+    add_places(search, np.array([[1.0], [1.2], [-1.0], [0.9], [6.0], [8.0], [-1.0]]), kinds)
     real = (1.0 - np.exp(-2.0)) / (np.exp(1.0) - np.exp(-2.0))
     assert others.real_share == pytest.approx((0.5 + 2.0 * real) / 3.0)
 
@@ -121,8 +122,8 @@ def ask_beyond(search, places, num_evaluated):
     search.challengers.forget()
     search.challengers.beyond = np.array(places)[:, None]
     search.explorers = SimpleNamespace(set_power=lambda errors: None)
-    search.num_own, search.num_explored, search.rhat = 2, 1, 1.0
-    add_places(search, np.concatenate([[[1.0], [1.2], [-1.0]], search.challengers.beyond[:num_evaluated]]))
+    search.rhat, kinds = 1.0, ["own", "own", "explored", *["beyond"] * num_evaluated]
+    add_places(search, np.concatenate([[[1.0], [1.2], [-1.0]], search.challengers.beyond[:num_evaluated]]), kinds)
     return search.rounds[-1].beyond
 
 
@@ -223,7 +224,8 @@ def test_versions_of_a_place_are_those_of_its_outputs(short_search):
 def test_versions_without_a_density_are_minus_infinity(short_search):
     """Outputs that may be too low for a model that takes their logarithms, where no limit is known."""
     search = short_search(np.linspace(-3.0, 3.0, 6), saturated(lambda outputs: pt.log(outputs + 2.0)))
-    search.learned[0].clear_limits()
+    limits = search.learned[0].limits
+    limits.set_value(no_limits(limits.get_value().shape[1:]))
     versions = search.given.versions(
         np.array([40.0]), search._inputs_at(np.array([40.0])), search.fits, 200, search.rng
     )

@@ -14,7 +14,7 @@ from scipy.integrate import quad
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
-from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
+from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from tests.plugin.models import learned_at
@@ -522,10 +522,11 @@ def test_the_step_refuses_what_is_not_emulated():
         pk.EmulatedNUTS(emulated)
 
 
-def test_uncertainty_of_any_size():
+def test_uncertainty_of_any_size(monkeypatch):
     """Far out an output that an exponential grows with makes log densities whose squares no float can hold."""
-    given = GivenOutputs.__new__(GivenOutputs)
-    given.unknown = SimpleNamespace(parts=[])
-    given.log_density = lambda rows_of_parts, x: x
-    found = [given.uncertainty(x, [], [], -1.0, np.random.default_rng(0)) for x in (-1e200, -3.0, -np.inf)]
-    np.testing.assert_allclose(found, [1e200, 2.0, 0.0])
+    search = Search.__new__(Search)
+    monkeypatch.setattr(Search, "_is_poor", False)
+    monkeypatch.setattr(Search, "_versions", lambda self, x, number: np.full(number, x[0]))
+    search.chains = SimpleNamespace(log_density=lambda x: -1.0)
+    search.draws, search.rng = np.array([[[-2.0], [-3.0], [-np.inf], [-1e200]]]), np.random.default_rng(0)
+    np.testing.assert_array_equal(search._most_uncertain(), [[-1e200], [-3.0]])

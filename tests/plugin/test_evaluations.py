@@ -55,7 +55,7 @@ def test_a_place_that_ends_its_process_takes_no_other_along():
         assert is_dead.sum() == 1
         np.testing.assert_array_equal(values, np.where(is_dead, np.nan, -(EIGHT[:, 0] ** 2)))
         np.testing.assert_array_equal(evaluate.status(8), np.where(is_dead, Status.LOST, Status.SUCCEEDED))
-        assert evaluate.deaths >= 2
+        assert evaluate.workers.deaths >= 2
         assert "BrokenProcessPool" in evaluate.first_error
 
 
@@ -94,13 +94,14 @@ def test_places_that_failed_are_kept_in_a_store(tmp_path):
     for wanted in (8, 1):  # the best of a store is evaluated again, to see that the model is the same
         with closing(evaluations(model, None, tmp_path / "s")) as evaluate:
             before = len(calls)
+            evaluate.check_stored()
             values = evaluate(0, EIGHT, ignore)
             assert len(calls) == before + wanted
             np.testing.assert_array_equal(values[:, -1], np.where(EIGHT[:, 0] > 1.0, np.nan, EIGHT[:, 0] ** 2))
             assert (evaluate.status(8) == Status.RAISED).sum() == 2
     added[0] = 1.0  # code that the likelihood calls has changed, and the places have not
     with pytest.raises(ValueError, match="another likelihood"), closing(evaluations(model, None, tmp_path / "s")) as e:
-        e(0, EIGHT, ignore)
+        e.check_stored()
 
 
 def noisy_model():

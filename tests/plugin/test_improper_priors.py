@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import norm
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model import priors
+from pymc_kernel.plugin.model import priors, unconstrained
 from pymc_kernel.plugin.model.priors import ModelPrior
 
 QUICK = {"random_seed": 1, "progressbar": False}
@@ -54,9 +54,9 @@ def test_draws_begin_around_the_initial_value_and_follow_the_proper_priors():
 
 
 def test_a_prior_that_cannot_be_vectorized_is_compiled_once(monkeypatch):
-    tried, compiled = [], pm.Model.compile_fn
-    monkeypatch.setattr(priors, "over_draws", lambda *args, **kw: tried.append("vectorized") or 1 / 0)
-    monkeypatch.setattr(pm.Model, "compile_fn", lambda *args, **kw: tried.append("one by one") or compiled(*args, **kw))
+    tried, compiled = [], unconstrained.of_vector
+    monkeypatch.setattr(unconstrained, "over_draws", lambda *args, **kw: tried.append("vectorized") or 1 / 0)
+    monkeypatch.setattr(unconstrained, "of_vector", lambda *args: tried.append("one by one") or compiled(*args))
     with pm.Model() as model:
         pm.Normal("x", 1.0, 2.0)
     density = priors.prior_density(model)

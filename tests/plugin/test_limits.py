@@ -8,7 +8,7 @@ from pytensor import wrap_py
 from scipy import special, stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.emulation.emulated_model import limits_of
+from pymc_kernel.plugin.emulation.emulated_model import limits_of, no_limits
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places, learned_at
@@ -82,7 +82,7 @@ def test_learned_probabilities_have_a_density_everywhere():
     assert np.isfinite([search.chains.log_density(x) for x in places]).all()
     versions = [search.given.versions(x, search._inputs_at(x), search.fits, 20, search.rng) for x in places]
     assert np.isfinite(versions).all()
-    search.learned[0].clear_limits()
+    search.learned[0].limits.set_value(no_limits((1, len(SUCCESSES))))
     assert not np.isfinite([search.chains.log_density(x) for x in places]).all(), "else this shows nothing"
 
 
@@ -98,7 +98,7 @@ def test_chains_begin_where_the_emulated_model_has_a_density(monkeypatch):
     add_places(search, np.zeros((1, 1)))  # nothing is measured, as nothing was drawn
     assert not search.rounds
     with pytest.raises(ValueError, match=r"8 evaluations are too few .* no density at any"):
-        search.result(None)
+        search.result()
 
 
 @pytest.mark.slow

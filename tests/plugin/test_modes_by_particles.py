@@ -138,7 +138,7 @@ def test_particles_take_the_place_of_chains_that_do_not_agree(search, given_part
     np.testing.assert_array_equal(search._explored(prior), search.particles.passed)
     search.rounds += search.rounds
     assert search.is_divided  # by particles, too
-    assert "where its particles are" in search.problem(None)
+    assert "where its particles are" in search.problem()
 
 
 def test_a_search_does_not_end_before_particles_know_the_way(search):
@@ -147,10 +147,10 @@ def test_a_search_does_not_end_before_particles_know_the_way(search):
     search.rounds = [r._replace(rhat=1.0) for r in search.rounds]
     search.best, search.is_confirmed, search.by_particles = search.rounds[-1], True, True
     assert not search.has_ended
-    assert "it may lack modes" in search.problem(None)
+    assert "it may lack modes" in search.problem()
     search.particles._errors = [np.zeros(8)] * 2
     assert search.has_ended
-    assert search.problem(None) == ""
+    assert search.problem() == ""
 
 
 def test_chains_go_on_where_no_draw_of_the_prior_has_a_density(search, given_particles, monkeypatch):
@@ -170,7 +170,7 @@ def test_of_an_improper_prior_there_are_no_particles():
     let_chains_disagree(search)
     assert not search._weigh_modes(ModelPrior(search.model))
     assert search.is_divided
-    assert "Take a proper prior" in search.problem(None)
+    assert "Take a proper prior" in search.problem()
 
 
 def test_the_best_is_of_two_rounds_of_particles(search, given_particles):
@@ -180,8 +180,7 @@ def test_the_best_is_of_two_rounds_of_particles(search, given_particles):
     search._weigh_modes(prior)
     for is_confirmed in (False, True):
         batch = search.propose(prior, 8)
-        search.num_own, search.num_explored = len(batch), 0
-        add_places(search, batch)
+        add_places(search, batch, ["own"] * len(batch))
         assert search.best.rhat < 1.1
         assert search.is_confirmed is is_confirmed
         assert search.best_is_by_particles

@@ -6,8 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-from pymc_kernel.linalg import triangular_solution
-
 MAX_LOG = 30.0  # of sums of features that are logarithms or logits: beyond it data tell nothing
 ROWS = 4096  # of features at once, so that memory stays bounded
 LEAST_GAIN = 3.0  # log evidence below which a block is left out, or another function than the identity
@@ -125,5 +123,5 @@ def _gain(precision, weights, factor):
         variance = float(factor[:, 0] @ factor[:, 0])
         return 0.5 * (weights[0] ** 2 / variance + math.log(variance * precision))
     root = np.linalg.cholesky(factor.T @ factor)
-    fit = triangular_solution(root, weights)
+    fit = np.linalg.solve(root, weights)
     return 0.5 * fit @ fit + np.log(np.diag(root)).sum() + 0.5 * k * math.log(precision)

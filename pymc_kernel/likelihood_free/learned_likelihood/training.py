@@ -6,7 +6,7 @@ What helps is chosen by a held-out part of the simulations.
 from typing import NamedTuple
 
 import numpy as np
-from scipy.linalg import cholesky
+from scipy.linalg import cholesky, solve_triangular
 from scipy.optimize import minimize
 
 from pymc_kernel.likelihood_free.learned_likelihood.model import (
@@ -19,7 +19,6 @@ from pymc_kernel.likelihood_free.learned_likelihood.model import (
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals, candidates, stacked
 from pymc_kernel.likelihood_free.learned_likelihood.stages import Precisions, StagedFit, fit_stages
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
-from pymc_kernel.linalg import triangular_solution
 
 _STEPS = 12  # of the maximization between two looks at the held-out score
 _MAX_ROUNDS = 6
@@ -174,7 +173,7 @@ class Polish:
         self.columns = self._columns(staged)
 
     def _columns(self, staged):
-        """Return for each column of weights: part, its number, active features, penalty, root of the curvature."""
+        """Return for each column of weights: part, number, active features, penalty, root of curvature, its inverse."""
         found, spread = [], np.exp(-2.0 * (self.design.values @ self.weights.log_sd))
         rest = np.exp(-2.0 * (self.design.values @ self.weights.log_rest))
         plain = self.design.plain_gram(self.cases)
@@ -188,25 +187,27 @@ class Polish:
         for k, penalty in enumerate(staged.coefficient_penalties.T):
             active = np.flatnonzero(np.isfinite(penalty))
             curvature = plain[:c, :c][np.ix_(active, active)] + np.diag(penalty[active])
-            found.append(("coefficients", k, active, penalty[active], cholesky(curvature, lower=True)))
+            found.append(("coefficients", k, active, penalty[active], *_roots(curvature)))
         return found
 
     def _column(self, part, number, precisions, gram):
         penalty = self.design.of_features(precisions)
         active = np.flatnonzero(np.isfinite(penalty))
         curvature = gram[np.ix_(active, active)] + np.diag(penalty[active] + 1e-8 * np.trace(gram) / len(gram))
-        return part, number, active, penalty[active], cholesky(curvature, lower=True)
+        return part, number, active, penalty[active], *_roots(curvature)
 
     def pack(self, weights: Weights) -> np.ndarray:
         """Return the vector of weights."""
-        return np.concatenate([root.T @ getattr(weights, part)[active, k] for part, k, active, _, root in self.columns])
+        return np.concatenate(
+            [root.T @ getattr(weights, part)[active, k] for part, k, active, _, root, _ in self.columns]
+        )
 
     def unpack(self, vector) -> Weights:
         """Return the weights of a vector."""
         out, at = Weights(*[np.zeros_like(p) for p in self.weights]), 0
-        for part, k, active, _, root in self.columns:
+        for part, k, active, _, _, inverse in self.columns:
             piece = vector[at : at + len(active)]
-            getattr(out, part)[active, k] = triangular_solution(root, piece, transposed=True)
+            getattr(out, part)[active, k] = inverse.T @ piece
             at += len(active)
         return out
 
@@ -219,11 +220,11 @@ class Polish:
         gradient, at = np.empty(len(vector)), 0
         weighted = [pull * -self.cases[:, None] for pull in pulls]
         back = Weights(*[self.design.values[:, : len(w)].T @ p for w, p in zip(weights, weighted, strict=True)])
-        for part, k, active, penalty, root in self.columns:
+        for part, k, active, penalty, _, inverse in self.columns:
             own = getattr(weights, part)[active, k]
             total += 0.5 * penalty @ own**2
             raw = getattr(back, part)[active, k] + penalty * own
-            gradient[at : at + len(active)] = triangular_solution(root, raw)
+            gradient[at : at + len(active)] = inverse @ raw
             at += len(active)
         if not np.isfinite(total) or not np.isfinite(gradient).all():
             return 1e300, np.zeros_like(gradient)
@@ -238,3 +239,9 @@ class Polish:
     def noise(self, weights: Weights) -> np.ndarray:
         """Return residuals (n, q)."""
         return residuals_of(weights.entries(self.design.values), self.data.spread.values)[1]
+
+
+def _roots(curvature):
+    """Return the lower Cholesky factor of a matrix, and the factor's inverse."""
+    root = cholesky(curvature, lower=True)
+    return root, solve_triangular(root, np.eye(len(root)), lower=True)

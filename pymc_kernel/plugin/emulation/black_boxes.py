@@ -10,8 +10,7 @@ from pytensor.graph.traversal import toposort
 from pytensor.tensor.blockwise import Blockwise
 
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
-
-_PULL_BACKS = ("pullback", "L_op", "grad")
+from pymc_kernel.plugin.model.remembered import has_no_pull_back
 
 
 class BlackBox(NamedTuple):
@@ -72,7 +71,7 @@ def has_gradient(node) -> bool:
     """Return whether a node offers a pull-back of its own, and the pull-back does not refuse."""
     op = node.op
     core = op.core_op if isinstance(op, Blockwise) else op
-    if all(getattr(type(core), name) is getattr(Op, name) for name in _PULL_BACKS if hasattr(Op, name)):
+    if has_no_pull_back(core):
         return False
     inner = getattr(core, "fgraph", None)  # of a loop, or of a graph that is one operator
     if inner is not None:

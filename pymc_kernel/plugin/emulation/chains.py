@@ -8,14 +8,13 @@ from copy import copy
 
 import numpy as np
 import pymc as pm
+from pymc.blocking import RaveledVars
 from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.interpreter import compiling
-from pymc_kernel.plugin.model.priors import ModelPrior
-from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
+from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, STARTS_TRIED, ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
 
-PRIOR_DRAWS = 100  # whose variances are a first guess, known within a seventh, and among which places are looked for
 # With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
 _EXPLORERS = 2  # chains besides, one evaluation of each a round
 _POWER_GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
@@ -24,7 +23,6 @@ _BLOCK = 50  # draws of each chain, after which convergence is looked at
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
 _TREE_DEPTH = 8  # of 255 leapfrog steps: no matter how bad a surrogate's geometry is, a draw ends
-_TRIES = 10  # of a start with a finite density
 _PRIOR_WEIGHT = 10  # draws that the first variances count for, as in PyMC's own start
 _POPULATIONS, _FEWEST = 4, 250  # particles in each, a dozen of them in a mode with a twentieth of the mass
 _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
@@ -36,12 +34,15 @@ class Chains:
     Parameters
     ----------
     model : pymc.Model
+
+    Attributes
+    ----------
+    places : ndarray (chains, d)
+        Where the chains are.
     """
 
     def __init__(self, model: pm.Model):
-        self._model, self._shapes = model, value_shapes(model)
-        self._names = [v.name for v in model.value_vars]
-        self._function = density_and_gradient(model, tempered=True)
+        self._model, self._function = model, density_and_gradient(model, tempered=True)
 
     def nuts(self, model: pm.Model, target_accept: float) -> pm.NUTS:
         """Return PyMC's step for the model, without compiling it again."""
@@ -60,14 +61,7 @@ class Chains:
 
     def go_to(self, positions: np.ndarray) -> None:
         """Move the chains to other positions (chains, d); they keep their tuning."""
-        self._points = [
-            dict(zip(self._names, split_position(self._model, x, self._shapes), strict=True)) for x in positions
-        ]
-
-    @property
-    def places(self) -> np.ndarray:
-        """Where the chains are, (chains, d)."""
-        return np.array([self._place(c) for c in range(len(self._points))])
+        self.places = np.array(positions, dtype=float)
 
     @property
     def have_density(self) -> bool:
@@ -81,11 +75,11 @@ class Chains:
     def elsewhere(self, centers: Sequence, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
         """Return chains that begin as ``pm.sample`` does, at most one unit from each of ``centers`` (chains, d).
 
-        If none of ten such places has a density, a chain begins at the first of ``centers``.
+        If none of twenty such places has a density, a chain begins at the first of ``centers``.
         """
         starts = []
         for center in centers:
-            tried = (center + rng.uniform(-1.0, 1.0, center.size) for _ in range(_TRIES))
+            tried = (center + rng.uniform(-1.0, 1.0, center.size) for _ in range(STARTS_TRIED))
             starts.append(next((x for x in tried if np.isfinite(self.log_density(x))), centers[0]))
         others = copy(self)
         others.begin(np.array(starts), variances, rng)
@@ -102,11 +96,11 @@ class Chains:
 
     def exchange(self, others: "Chains", rng: np.random.Generator) -> None:
         """Exchange places with chains of another power (replica exchange), so that modes they found are passed on."""
-        for mine, theirs in zip(rng.permutation(len(self._points)), range(len(others._points)), strict=False):
-            x, y = self._place(mine), others._place(theirs)
+        for mine, theirs in zip(rng.permutation(len(self.places)), range(len(others.places)), strict=False):
+            x, y = self.places[mine].copy(), others.places[theirs].copy()
             gain = self.log_density(y) - others.log_density(y) - self.log_density(x) + others.log_density(x)
             if -rng.exponential() < gain:
-                self._points[mine], others._points[theirs] = others._points[theirs], self._points[mine]
+                self.places[mine], others.places[theirs] = y, x
 
     def set_power(self, power: float) -> None:
         """Raise the likelihood to this power, between zero and one, from now on."""
@@ -140,15 +134,13 @@ class Chains:
         """Return whether chains with this R-hat agree."""
         return rhat < _CONVERGED
 
-    def _place(self, chain):
-        return np.concatenate([np.ravel(self._points[chain][name]) for name in self._names])
-
     def _block(self, chain):
-        draws = []
+        place, draws = raveled(self.places[chain]), []
         with np.errstate(all="ignore"):  # a trajectory that runs away is a divergence
             for _ in range(_BLOCK):
-                self._points[chain], _ = self._steps[chain].step(self._points[chain])
-                draws.append(self._place(chain))
+                place, _ = self._steps[chain].astep(place)
+                draws.append(place.data)
+        self.places[chain] = place.data
         return draws
 
 
@@ -158,6 +150,11 @@ def density_and_gradient(model: pm.Model, tempered: bool = False):
         function = model.logp_dlogp_function(ravel_inputs=True, tempered=tempered)
     function._pytensor_function.trust_input = True
     return function
+
+
+def raveled(position: np.ndarray) -> RaveledVars:
+    """Return a position (d,) in the form that steps take, as one variable; a step leaves it as it is."""
+    return RaveledVars(position.copy(), (("position", position.shape, position.size, position.dtype),))
 
 
 def variances_of(draws: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import closing
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -221,10 +221,9 @@ def emulate(
             "learn: use pm.sample, or pk.sample_surrogate where its likelihood is costly."
         )
     settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed}
-    ended = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
-    emulated = search.result(ended.first_error)
-    ended.warn_of_deaths()
-    if problem := search.problem(ended.first_error) or MODES_APART * search.best_is_by_particles:
+    learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
+    emulated = search.result()
+    if problem := search.problem() or MODES_APART * search.best_is_by_particles:
         warn_user(problem)
     return emulated
 
@@ -280,25 +279,6 @@ def _search_of_boxes(model, tolerance, rng, coarse=None, only_parts=False):
     return Search(model, unknown, tolerance, rng, coarse or {}, _NOISE_SHARE if only_parts else 0.0)
 
 
-class Ended(NamedTuple):
-    """How the evaluations of a search have ended."""
-
-    first_error: str | None
-    status: np.ndarray
-    """(n,), of each a :class:`Status`."""
-    deaths: int
-    """Of worker processes."""
-
-    @property
-    def counts(self) -> dict:
-        """How many have which status, the first error, and dead workers."""
-        return counts_of(self.status, self.first_error, self.deaths)
-
-    def warn_of_deaths(self) -> None:
-        """Warn where worker processes died."""
-        warn_of_failures("evaluations", "they count as places without density", self.counts, most=1.0)
-
-
 def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
     """Return a search that has not begun, of a model of which a part is unknown.
 
@@ -316,8 +296,11 @@ def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Sear
 def learn(
     search: Search, evaluations, batch_size=None, start=None, *, progressbar, executor=None, store=None, timeout=None,
     random_seed=None, data_of=None,
-) -> Ended:  # fmt: skip
-    """Let a search run, with the arguments of :func:`emulate`; ``data_of`` is the model whose data a store knows."""
+) -> tuple[dict, np.ndarray]:  # fmt: skip
+    """Let a search run, with the arguments of :func:`emulate`; ``data_of`` is the model whose data a store knows.
+
+    Return the counts of ``counts_of``, and the status (n,) of each evaluation. Warns where worker processes died.
+    """
     model, true = search.model, search.unknown.true
     prior = ModelPrior(model)
     size = batch_size or search.unknown.batch_size
@@ -336,10 +319,14 @@ def learn(
     entropy = int(search.rng.integers(2**63)) if true.estimated else 0  # of the noise of estimates
     settings = (entropy, executor, path, timeout, identity, start.shape[1])
     with interrupts_wait, closing(Evaluations(true, evaluations, *settings)) as evaluate:
+        evaluate.check_stored()
         try:
             search.run(prior, start, batch_size, evaluations, evaluate, progressbar)
         except (KeyboardInterrupt, WorkersLost) as ended:
             if search.best is None:
                 raise
             warn_user(f"{str(ended) or 'interrupted'}: the model is what was learned until then.")
-        return Ended(evaluate.first_error, evaluate.status(len(search.record)), evaluate.deaths)
+        search.first_error, status = evaluate.first_error, evaluate.status(len(search.record))
+        counts = counts_of(status, search.first_error, evaluate.workers.deaths)
+    warn_of_failures("evaluations", "they count as places without density", counts, most=1.0)
+    return counts, status

@@ -4,6 +4,7 @@ Outputs have limits, beyond which a model has no density: a rate is above zero, 
 is learned would leave them by its error. They are found by asking the model, which knows them.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
@@ -18,11 +19,9 @@ from pymc_kernel.emulation.fitted_outputs import SMALLEST
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
-from pymc_kernel.plugin.emulation.penalty import Errors, of_rows, shared_arrays
+from pymc_kernel.plugin.emulation.penalty import Errors, filled_up, of_rows, shared_arrays
 
 _FAR = 1e100  # a place that nothing is next to
-_HALVINGS = 52  # of the distance to a limit: to the precision of a number of its size
-_BEYOND = 2.0**-26  # of the distance to where there is no density: half of its digits beyond a limit there is none
 
 
 class LearnedPart:
@@ -56,27 +55,15 @@ class LearnedPart:
         """How many times their errors the outputs of a single row are off, a scalar; None for not at all."""
         self.loss = None
         """Log density that is lost by what is not known of terms or several rows, at the inputs of the latest call."""
-        # Ones, so that the graph has finite values before anything is learned.
-        self._shared = shared_arrays(name, self.num_functions, sizes, 1.0)
+        # Before anything is learned outputs are zero, so that a cheap version stays as it is.
+        self._shared = shared_arrays(name, self.num_functions, sizes)
+        self._shared["scale"].set_value(np.ones((self.num_functions, k)))
 
     def lose_what_is_not_known(self, is_shifted: bool) -> None:
         """Let calls from now on have a :attr:`loss`, or errors that :attr:`shift` multiplies: see ``penalty.py``."""
         self._is_shifted = is_shifted
         num_errors = self.limits.get_value().shape[2] if is_shifted else 1
         self._errors = Errors(self.functions, self._name, (self._num_inputs, num_errors))
-
-    def clear(self) -> None:
-        """Learn nothing: a cheap version stays as it is."""
-        for field in ("log_inputs", "log_outputs", "weights", "coefficients", "is_failed", "total"):
-            self._shared[field].set_value(np.zeros_like(self._shared[field].get_value()))
-        self.is_factor.set_value(0.0)
-        self.clear_limits()
-        if self._errors is not None:
-            self._errors.clear()
-
-    def clear_limits(self) -> None:
-        """Let outputs be any numbers."""
-        self.limits.set_value(no_limits(self.limits.get_value().shape[1:]))
 
     def renew(
         self,
@@ -111,12 +98,8 @@ class LearnedPart:
             values.append({f: of_fit.get(f, getattr(fit, f, None)) for f in self._shared})
         for field, shared in self._shared.items():
             arrays = [np.atleast_1d(np.asarray(v[field], dtype=float)) for v in values]
-            fill = _FAR if field == "known" else 0.0  # points without weight, and places that are next to nothing
-            count = max(1, *(len(a) for a in arrays))
-            if field in ("points", "weights", "known", "is_failed"):
-                rest = [np.full((count - len(a), *a.shape[1:]), fill) for a in arrays]
-                arrays = [np.concatenate(pair) for pair in zip(arrays, rest, strict=True)]
-            shared.set_value(np.stack(arrays))
+            # Points without weight, and places that are next to nothing.
+            shared.set_value(filled_up(arrays, _FAR if field == "known" else 0.0))
 
     def __call__(self, inputs):
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
@@ -260,12 +243,13 @@ def limits_of(has_density: Callable[[np.ndarray], np.ndarray], rows: np.ndarray,
 def _is_limit(has_density, value, inside, outside):
     """Return whether the density ends at ``value``, on the way from ``inside`` to ``outside``."""
     is_between = (value - outside) * (inside - value) >= 0.0
-    return is_between and has_density(value).all() and not has_density(value + _BEYOND * (outside - value)).any()
+    beyond = value + math.sqrt(np.finfo(float).eps) * (outside - value)  # by half of its digits
+    return is_between and has_density(value).all() and not has_density(beyond).any()
 
 
 def _halved(has_density, inside, outside):
     """Return the last value on the way from ``inside`` to ``outside`` with a density; None if places have several."""
-    for _ in range(_HALVINGS):
+    for _ in range(np.finfo(float).nmant):  # to the precision of a number of the distance's size
         middle = 0.5 * (inside + outside)
         found = has_density(middle)
         if found.all():

@@ -5,13 +5,11 @@ from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
-from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.plugin.emulation.black_boxes import BlackBox
 from pymc_kernel.plugin.emulation.model_graph import LogLikelihoodOp
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise
-from pymc_kernel.plugin.model.interpreter import STABLE
-from pymc_kernel.plugin.model.unconstrained import value_shapes
+from pymc_kernel.plugin.model.interpreter import of_position
 
 
 class Evaluated(NamedTuple):
@@ -40,15 +38,12 @@ class TrueModel:
     def __init__(self, model: pm.Model, boxes: Sequence[BlackBox], rng: np.random.Generator | None = None):
         self.estimated = tuple(b.op.key for b in boxes if isinstance(b.op, EstimatedLogLikelihoodOp))
         self._rng = rng
-        self._value_shapes = value_shapes(model)
         variables = [v for box in boxes for v in (*box.inputs, *box.node.outputs)]
         self._counts = [(len(box.inputs), len(box.node.outputs)) for box in boxes]
         outputs = [model.logp(), *model.replace_rvs_by_values(variables)]
-        settings = {"mode": STABLE, "on_unused_input": "ignore"}  # interpreted: the time is the black boxes' own
-        with model:
-            self._function = pymc_compile(model.value_vars, outputs, **settings)
-            given = model.replace_rvs_by_values(boxes[0].inputs)
-            self._inputs_of_one = pymc_compile(model.value_vars, given, **settings) if len(boxes) == 1 else None
+        point, given = model.initial_point(random_seed=0), model.replace_rvs_by_values(boxes[0].inputs)
+        self._function = of_position(model, point, outputs)
+        self._inputs_of_one = of_position(model, point, given) if len(boxes) == 1 else None
         self._whole = [b.op for b in boxes if isinstance(b.op, LogLikelihoodOp)]
         self._may_be_zero = bool(self.estimated or self._whole)
         self._shapes: list[tuple[int, ...]] = []
@@ -128,17 +123,13 @@ class TrueModel:
         calls = [([next(arrays) for _ in range(i)], [next(arrays) for _ in range(o)]) for i, o in self._counts]
         is_whole = all(np.isfinite(p).all() for p in parts)
         if not is_whole and self._inputs_of_one is not None:
-            given = self._inputs_of_one(*self._split(position))
+            given = self._inputs_of_one(position)
             calls = [([np.asarray(a, dtype=float) for a in given], calls[0][1])]
         return Evaluated(float(parts[0][0]) if is_whole else -np.inf, [c[0] for c in calls], [c[1] for c in calls])
 
-    def _split(self, position):
-        parts = np.split(position, np.cumsum([int(np.prod(s)) for s in self._value_shapes])[:-1])
-        return [p.reshape(s) for p, s in zip(parts, self._value_shapes, strict=True)]
-
     def _at(self, position, noise):
         with drawing_noise(dict.fromkeys(self.estimated, noise)):
-            log_density, *arrays = self._function(*self._split(position))
+            log_density, *arrays = self._function(position)
         return float(log_density), [np.asarray(a, dtype=float) for a in arrays]
 
 

@@ -1,14 +1,15 @@
 """Evaluations of a model at single places: on any executor, with time limits, into a store that a run resumes."""
 
+import math
+
 import numpy as np
 
 from pymc_kernel.likelihood_free import ArraySpec, Status, Workers, open_store, simulate_once
-from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.model.remote import Remote
 
 _GROUP, _NAME = "evaluations", "emulated"
 _COMPILE_SECONDS = 120.0  # that the first call of a worker may take beyond its time limit, for machine code
-_SAME_NATS, _SAME_SHARE = 0.01, 1e-9  # by which one likelihood differs between machines: absolute, and of its size
+_SAME_NATS = 0.01  # by which a likelihood of any size may differ between machines
 
 
 class Evaluations:
@@ -28,20 +29,15 @@ class Evaluations:
         self._keeper, _ = open_store(store, specs, {}, most, 1, identity, {})
         self._true = Remote(lambda: true, is_sent=executor is not None)
         self._true.here()  # processes forked from this thread need not compile
-        self._workers = Workers(executor, leave_one_thread)
+        self.workers = Workers(executor)
         self._has_own_processes = isinstance(executor, int | np.integer)
         self.first_error = None
-        self._is_checked = False
 
     def __call__(self, first: int, positions: np.ndarray, progress) -> np.ndarray:
         """Return vectors (n, size) at positions (n, d), evaluations ``first``, ``first`` + 1, ...; NaN where failed.
 
-        ``progress`` is called after each. Raises ``ValueError`` where the store has evaluations at other positions, or
-        of another likelihood.
+        ``progress`` is called after each. Raises ``ValueError`` where the store has evaluations at other positions.
         """
-        if not self._is_checked:
-            self._check_stored()
-            self._is_checked = True
         marks = self._keeper.is_done[first:]
         # A place that was lost is tried again, unless later ones were chosen without its value.
         is_kept = marks != 0 if marks[len(positions) :].any() else marks == 1
@@ -60,7 +56,7 @@ class Evaluations:
         # All places of a batch go to an executor that was given: it may have any number of workers.
         in_flight = None if self._has_own_processes else len(left) or 1
         arguments = self._arguments(lambda number: positions[number - first])
-        batches = self._workers.run(evaluate_one, [first + i for i in left], arguments, max_in_flight=in_flight)
+        batches = self.workers.run(evaluate_one, [first + i for i in left], arguments, max_in_flight=in_flight)
         for number, result, error in batches:
             value, status, text = result if error is None else (np.nan, Status.LOST, f"{type(error).__name__}: {error}")
             self.first_error = self.first_error or text
@@ -74,15 +70,13 @@ class Evaluations:
 
     def close(self) -> None:
         """End the processes that were started here."""
-        self._workers.close()
+        self.workers.close()
 
-    @property
-    def deaths(self) -> int:
-        """How often worker processes died."""
-        return self._workers.deaths
+    def check_stored(self) -> None:
+        """Evaluate the best of the stored places once more: code that the likelihood calls has no fingerprint.
 
-    def _check_stored(self):
-        """Evaluate the best of the stored places once more: code that the likelihood calls has no fingerprint."""
+        Raises ``ValueError`` where the store has evaluations of another likelihood.
+        """
         stored = np.array(self._array(_NAME)[0])
         firsts = np.where(np.isfinite(stored).all(axis=1), stored[:, 0], np.nan)
         usable = np.flatnonzero((self._keeper.is_done[:] == 1) & np.isfinite(firsts))
@@ -90,11 +84,11 @@ class Evaluations:
             return
         best = int(usable[np.argmax(firsts[usable])])
         position = np.array(self._array("position")[0, best])
-        for _, result, error in self._workers.run(evaluate_one, [best], self._arguments(lambda i: position)):
+        for _, result, error in self.workers.run(evaluate_one, [best], self._arguments(lambda i: position)):
             value = np.atleast_1d(result[0] if error is None else np.nan)[0]
             if not np.isfinite(value):  # a time-out, say, which tells nothing of the likelihood
                 return
-            if abs(value - firsts[best]) > _SAME_NATS + _SAME_SHARE * abs(value):
+            if not math.isclose(value, firsts[best], abs_tol=_SAME_NATS):  # or by 1e-9 of its size
                 raise ValueError(
                     f"the store was made with another likelihood: evaluation {best} has {firsts[best]:.6g} there, and "
                     f"{value:.6g} now. Give another path; or, where the likelihood is random, make it a "

@@ -8,9 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pymc as pm
+import pytensor
 from pymc.blocking import RaveledVars
-from pymc.pytensorf import compile as pymc_compile
-from pymc.pytensorf import join_nonshared_inputs
 from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
@@ -25,10 +24,11 @@ from pymc_kernel.plugin.emulation.chains import (
     Chains,
     density_and_gradient,
     first_metric,
+    raveled,
     variances_of,
 )
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise, estimated_terms
-from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.warn import warn_user
 
@@ -86,9 +86,6 @@ class _OfBlock:
     def __init__(self, function, coordinates, size):
         self._whole, self._coordinates, self.position = function, coordinates, np.zeros(size)
         self.dtype = "float64"
-
-    def __call__(self, position, info=None):
-        return self._pytensor_function(getattr(position, "data", position))
 
     def _pytensor_function(self, position):
         whole = self.position.copy()
@@ -168,8 +165,7 @@ class EmulatedGroups(ArrayStepShared):
         self._starts = emulated.emulation.draws
         self.blocks = self._found_blocks()
         self._renewed = self._renewing()
-        self.tune, self.is_placed, self.estimates = True, False, None
-        self.runs = np.zeros(len(self.blocks), int)  # draws in a row without a move of each block
+        self._begin(True)
         super().__init__(model.value_vars, {}, rng=rng)
         variances, size = variances_of(self._starts), self._starts.shape[1]
         self._of_blocks = [_OfBlock(function, block, size) for block, _ in self.blocks]
@@ -226,11 +222,14 @@ class EmulatedGroups(ArrayStepShared):
         """Start a new chain, with metrics of its own."""
         super().setup_chain(rng, tune, draws)
         self.inner = self._fresh
-        self.tune, self.is_placed, self.estimates = tune > 0, False, None
-        self.runs = np.zeros(len(self.blocks), int)
+        self._begin(tune > 0)
         for step, generator in zip(self._steps, self.rng.spawn(len(self._steps)), strict=True):
             step.setup_chain(generator, tune, draws)
             step.tune = self.tune
+
+    def _begin(self, tune):
+        self.tune, self.is_placed, self.estimates = tune, False, None
+        self.runs = np.zeros(len(self.blocks), int)  # draws in a row without a move of each block
 
     def stop_tuning(self) -> None:
         """Fix step sizes and metrics."""
@@ -300,8 +299,7 @@ class EmulatedGroups(ArrayStepShared):
         """Return where NUTS on the emulated density of one block goes, and whether it diverged on its way."""
         (block, _), of_block, step = self.blocks[number], self._of_blocks[number], self._steps[number]
         of_block.position = x
-        info = ((f"block{number}", (len(block),), len(block), np.dtype(float)),)
-        q, has_diverged = RaveledVars(x[block], info), False
+        q, has_diverged = raveled(x[block]), False
         with np.errstate(all="ignore"):
             for _ in range(self._transitions):
                 q, [stats] = step.astep(q)
@@ -376,27 +374,18 @@ class EstimatedDensity:
             raise ValueError(
                 f"the estimates of this model ({', '.join(names)}) do not each stand for themselves in its log density."
             )
-        placeholders = [n.outputs[0].type() for n in self._nodes]
-        given = dict(zip([n.outputs[0] for n in self._nodes], placeholders, strict=True))
-        [with_given] = graph_replace([logp], given, strict=True)
-        inputs = [v for n in self._nodes for v in n.inputs]
+        self.num_calls = len(self._nodes)  # estimated terms
+        self._given = [pytensor.shared(0.0) for _ in self._nodes]
+        given = dict(zip([n.outputs[0] for n in self._nodes], self._given, strict=True))
+        self._density = of_position(model, point, graph_replace([logp], given, strict=True))
+        self._inputs = of_position(model, point, [v for n in self._nodes for v in n.inputs])
         self._edges = np.cumsum([len(n.inputs) for n in self._nodes])[:-1]
-        outputs, vector = join_nonshared_inputs(
-            point=point, outputs=[with_given, *inputs], inputs=list(model.value_vars), shared_inputs={}
-        )
-        settings = {"mode": STABLE, "on_unused_input": "ignore"}
-        with model:
-            self._density = pymc_compile([vector, *placeholders], outputs[0], **settings)
-            self._inputs = pymc_compile([vector], outputs[1:], **settings)
-
-    @property
-    def num_calls(self) -> int:
-        """Number of estimated terms."""
-        return len(self._nodes)
 
     def __call__(self, position: np.ndarray, estimates: list) -> float:
         """Return the log density at a position (d,) with these estimates."""
-        return float(self._density(position, *estimates))
+        for shared, estimate in zip(self._given, estimates, strict=True):
+            shared.set_value(estimate)
+        return float(self._density(position)[0])
 
     def inputs(self, position: np.ndarray) -> list[list[np.ndarray]]:
         """Return what each estimate depends on at a position (d,)."""

@@ -5,20 +5,16 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pymc as pm
 import pytensor
-from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.emulation.coarse import Coarse, is_difference
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.structure import Unknown
-from pymc_kernel.plugin.model.interpreter import STABLE
+from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.log_density import without_gradient
 from pymc_kernel.plugin.model.priors import initial_position
-from pymc_kernel.plugin.model.unconstrained import split_position, value_shapes
 
-_VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
-_LARGEST = np.finfo(float).max  # no data are beyond it
 _STEP = 1e-3  # of the reach of outputs, in differences: their error is far above rounding, and far below a third
 
 
@@ -57,7 +53,6 @@ class GivenOutputs:
     """
 
     def __init__(self, model: pm.Model, unknown: Unknown, learned: Sequence[LearnedPart], coarse: Mapping[int, Coarse]):
-        self._shapes = value_shapes(model)
         given = [_GivenRows(*pair) for pair in zip(unknown.parts, learned, strict=True)]
         self._rows = [g.rows for g in given]
         self._model, _ = model_with(model, unknown.calls, unknown.parts, given, coarse)
@@ -68,9 +63,8 @@ class GivenOutputs:
                 "which pk.emulate does not learn: use pk.sample_khmc(). A prior whose logp calls a black box may "
                 "be a pm.Potential of what the box returns."
             )
-        with self._model as made:
-            log_density = made.logp()
-            self._density = pymc_compile(made.value_vars, log_density, mode=STABLE, on_unused_input="ignore")
+        self._point, log_density = model.initial_point(random_seed=0), self._model.logp()
+        self._density = of_position(self._model, self._point, [log_density])
         self.unknown = unknown._replace(parts=self._with_terms(unknown.parts, log_density, coarse))
 
     def _with_terms(self, parts, log_density, coarse):
@@ -86,13 +80,13 @@ class GivenOutputs:
         if not rows_of:
             return parts
         slopes = pytensor.grad(log_density, list(rows_of.values()))
-        slopes_at = pymc_compile(self._model.value_vars, slopes, mode=STABLE, on_unused_input="ignore")
-        place = split_position(self._model, initial_position(self._model), self._shapes)
+        slopes_at, place = of_position(self._model, self._point, slopes), initial_position(self._model)
         are_terms = np.full(len(rows_of), True)
-        for level in (-_LARGEST, 1.0, _LARGEST):
+        largest = np.finfo(float).max  # no data are beyond it
+        for level in (-largest, 1.0, largest):
             for rows in rows_of.values():
                 rows.set_value(np.full(rows.type.shape, level))
-            are_terms &= [bool((slope == 1.0).all()) for slope in slopes_at(*place)]
+            are_terms &= [bool((slope == 1.0).all()) for slope in slopes_at(place)]
         terms = dict(zip(rows_of, are_terms.tolist(), strict=True))
         return [part._replace(is_term=terms.get(number, False)) for number, part in enumerate(parts)]
 
@@ -100,7 +94,7 @@ class GivenOutputs:
         """Return the log density at a position (d,) with these outputs (b, q) of the parts."""
         for shared, rows in zip(self._rows, rows_of_parts, strict=True):
             shared.set_value(rows)
-        return float(self._density(*split_position(self._model, position, self._shapes)))
+        return float(self._density(position)[0])
 
     def has_density(
         self, rows_of_places: Sequence[Sequence[np.ndarray]], positions: np.ndarray, number: int, rows: np.ndarray
@@ -111,21 +105,16 @@ class GivenOutputs:
 
     def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
         """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""
-        inputs = []
-        for part in self.unknown.parts:
-            members = [(i, self.unknown.calls[i]) for i in part.calls]
-            inputs.append(np.concatenate([call.inputs(evaluated.inputs[i]) for i, call in members]))
-        return self._by_fits(inputs, fits)
+        return self._by_fits([self.unknown.inputs_of(part, evaluated) for part in self.unknown.parts], fits)
 
     def _by_fits(self, inputs, fits):
         """Return the outputs (b, q) of each part by what ``fits`` say, at its inputs (b, k); NaN where these are."""
         rows_of_parts = []
         for part, rows, (of_part, *_) in zip(self.unknown.parts, inputs, fits, strict=True):
             outputs = np.full((len(rows), part.like.sizes[1]), np.nan)
-            for function in range(part.num_functions):
-                mine = (part.functions == function) & np.isfinite(rows).all(axis=1)
-                if mine.any():
-                    outputs[mine] = of_part[function](rows[mine])
+            for own, fit in zip(part.masks, of_part, strict=True):
+                if (mine := own & np.isfinite(rows).all(axis=1)).any():
+                    outputs[mine] = fit(rows[mine])
             rows_of_parts.append(outputs)
         return rows_of_parts
 
@@ -197,9 +186,7 @@ class GivenOutputs:
         """
         parts = self.unknown.parts
         sums = [np.zeros(len(part.functions)) for part in parts]
-        curved = [
-            i for i, part in enumerate(parts) if self.unknown.has_penalty(part) and not (part.is_row or part.is_term)
-        ]
+        curved = [i for i, part in enumerate(parts) if part.has_penalty and not (part.is_row or part.is_term)]
         if not curved:
             return sums
         for position, of_place in zip(positions, inputs, strict=True):
@@ -233,8 +220,7 @@ class GivenOutputs:
         """
         of_parts = []
         for part, rows, (of_part, *_) in zip(self.unknown.parts, inputs, fits, strict=True):
-            masks = [part.functions == function for function in range(len(of_part))]
-            of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(masks, of_part, strict=True)])
+            of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(part.masks, of_part, strict=True)])
         found = np.empty(number)
         for i in range(number):
             rows_of_parts = []
@@ -245,12 +231,3 @@ class GivenOutputs:
                 rows_of_parts.append(outputs)
             found[i] = self.log_density(rows_of_parts, position)
         return np.where(np.isfinite(found), found, -np.inf)
-
-    def uncertainty(self, position: np.ndarray, inputs, fits, learned: float, rng: np.random.Generator) -> float:
-        """Return how far the ``learned`` log density at a position (d,) may be off: a root mean square.
-
-        The other arguments are as of :meth:`versions`.
-        """
-        off = self.versions(position, inputs, fits, _VERSIONS, rng) - learned
-        root = np.hypot.reduce(off)  # squares would overflow
-        return float(root) / np.sqrt(_VERSIONS) if np.isfinite(root) else 0.0

@@ -128,6 +128,11 @@ class Part(NamedTuple):
         return int(self.functions.max()) + 1
 
     @property
+    def masks(self) -> list[np.ndarray]:
+        """Which rows (b,) have each function."""
+        return [self.functions == function for function in range(self.num_functions)]
+
+    @property
     def is_row(self) -> bool:
         """Whether it is a single row: no other one shows the function where this one is not."""
         return len(self.functions) == 1
@@ -136,6 +141,15 @@ class Part(NamedTuple):
     def is_row_of_outputs(self) -> bool:
         """Whether it is a single row, and no term of the log density."""
         return self.is_row and not self.is_term
+
+    @property
+    def has_penalty(self) -> bool:
+        """Whether what is not known of it costs log density.
+
+        Several estimates have none: their penalty would take the square of all rows that carry what is learned, at each
+        gradient.
+        """
+        return self.is_row or not self.like.is_estimate
 
 
 def rows_of(

@@ -43,29 +43,22 @@ class Errors:
         num_inputs, num_errors = sizes
         self._functions, self._num_functions = functions, int(functions.max()) + 1
         sizes = {"scaled": (None, num_inputs), "slopes": (None, num_inputs), "reduction": (None, None), "root": ()}
-        self._shared = shared_arrays(f"{name}_penalty", self._num_functions, sizes, 0.0)
+        self._shared = shared_arrays(f"{name}_penalty", self._num_functions, sizes)
         self._steps = pytensor.shared(np.zeros((len(functions), num_errors)), name=f"{name}_steps")
-
-    def clear(self) -> None:
-        """Have no errors."""
-        self._steps.set_value(np.zeros_like(self._steps.get_value()))
 
     def renew(
         self, bounds: Sequence[VarianceBound], inverse_length_scales: Sequence[np.ndarray], steps: np.ndarray
     ) -> None:
         """Put in the bounds and inverse length scales (k,) of each function, and the largest errors (b, e) of rows."""
-        most = max(len(b.points) for b in bounds)
-        values: dict[str, list] = {field: [] for field in self._shared}
-        for bound, inverse in zip(bounds, inverse_length_scales, strict=True):
-            rest, root = most - len(bound.points), np.sqrt(bound.quadratic)
-            # Points that are added have no share of the reduction.
-            points = np.pad(bound.points, ((0, rest), (0, 0)))
-            values["scaled"].append(points * inverse)
-            values["slopes"].append(points * root / points.shape[1])
-            values["reduction"].append(np.pad(bound.reduction, (0, rest)))
-            values["root"].append(root)
+        roots = [np.sqrt(b.quadratic) for b in bounds]
+        values = {
+            "scaled": [b.points * inverse for b, inverse in zip(bounds, inverse_length_scales, strict=True)],
+            "slopes": [b.points * root / b.points.shape[1] for b, root in zip(bounds, roots, strict=True)],
+            "reduction": [b.reduction for b in bounds],  # points that are filled up have no share of it
+            "root": roots,
+        }
         for field, shared in self._shared.items():
-            shared.set_value(np.array(values[field]))
+            shared.set_value(filled_up(values[field]))
         self._steps.set_value(steps)
 
     def __call__(self, z, s):
@@ -125,17 +118,26 @@ def _sum_of_terms(copy, names, model, given):
 
 
 def shared_arrays(
-    name: str, num_functions: int, sizes: Mapping[str, tuple[int | None, ...]], value: float
+    name: str, num_functions: int, sizes: Mapping[str, tuple[int | None, ...]]
 ) -> dict[str, TensorSharedVariable]:
-    """Return shared variables by field, each (functions, *size) and full of a value; of length one where it is None."""
+    """Return shared variables by field, each (functions, *size) and full of zeros; of length one where it is None."""
     return {
         field: pytensor.shared(
-            np.full((num_functions, *(1 if s is None else s for s in size)), value),
+            np.zeros((num_functions, *(1 if s is None else s for s in size))),
             name=f"{name}_{field}",
             shape=(num_functions, *size),
         )
         for field, size in sizes.items()
     }
+
+
+def filled_up(arrays: Sequence[np.ndarray], fill: float = 0.0) -> np.ndarray:
+    """Return arrays as one, (functions, ...), with a number where others are longer; none of its lengths is zero."""
+    shape = [max(1, *lengths) for lengths in zip(*(np.shape(a) for a in arrays), strict=True)]
+    out = np.full((len(arrays), *shape), fill)
+    for number, array in enumerate(arrays):
+        out[number, *map(slice, np.shape(array))] = array
+    return out
 
 
 def of_rows(shared: Mapping[str, TensorSharedVariable], functions: np.ndarray) -> dict:

@@ -70,7 +70,7 @@ class Record:
         levels = self.levels
         if self.unknown.estimated:
             levels = np.where(np.isfinite(levels), levels, np.finfo(float).min)
-        return best_of(self.positions[:: self.unknown.repeats], levels, count)
+        return self.positions[:: self.unknown.repeats][best_of(levels)[:count]]
 
     def of_place(self, number: int) -> list[Evaluated]:
         """Return all evaluations at the place of one of them."""
@@ -98,8 +98,7 @@ class Record:
             is_noisy = part.like.is_estimate
             every = slice(None, None, 1 if is_noisy else self.unknown.repeats)  # exact values are the same twice
             of_part, known, bounds = [], [], []
-            for function in range(part.num_functions):
-                own = part.functions == function
+            for own in part.masks:
                 of_rows = inputs, outputs, has_values, has_failed, margin
                 x, y, good, bad, own_margin = (v[every][:, own] for v in of_rows)
                 bad = bad & (not is_noisy)
@@ -110,7 +109,7 @@ class Record:
                 near = self._near()[every][good[:, 0]] if part.is_row else None
                 kind = part.like.block, near, part.is_term, is_noisy
                 of_part.append(fit_outputs(x[good], y[good], rng, *kind))
-                if self.unknown.has_penalty(part):
+                if part.has_penalty:
                     near_rows = x[nearest_rows(good, own_margin, BOUND_ROWS)]
                     bounds.append(noisy_variance(of_part[-1]) if is_noisy else variance_bound(of_part[-1], near_rows))
             fits.append((of_part, known, is_factor, bounds))
@@ -133,16 +132,15 @@ class Record:
         for part, margin, (of_part, *_) in zip(self.unknown.parts, margins, fits, strict=True):
             inputs, outputs, _ = self.values(part)
             predicted = np.full(outputs.shape, np.nan)
-            for function in range(part.num_functions):
-                mine = part.functions == function
+            for mine, fit in zip(part.masks, of_part, strict=True):
                 x, y = inputs[:, mine], outputs[:, mine]
                 is_finite = np.isfinite(x).all(axis=2) & np.isfinite(y).all(axis=2)
                 learned = nearest_rows(is_finite, margin[:, mine], LEARN_ROWS)
                 fold = np.broadcast_to(folds[:, None], learned.shape)[learned]
                 block = np.full(y.shape, np.nan)
-                block[learned] = held_out_outputs(of_part[function], x[learned], y[learned], fold)
+                block[learned] = held_out_outputs(fit, x[learned], y[learned], fold)
                 if (others := is_finite & ~learned).any():
-                    block[others] = of_part[function](x[others])
+                    block[others] = fit(x[others])
                 predicted[:, mine] = block
             rows_of_parts.append(predicted)
         return rows_of_parts
@@ -153,7 +151,7 @@ class Record:
         Outputs are learned, or how far they are from those of a cheap version: as factors where all are positive.
         """
         members = [(i, self.unknown.calls[i]) for i in part.calls]
-        inputs = np.array([np.concatenate([c.inputs(e.inputs[i]) for i, c in members]) for e in self.evaluated])
+        inputs = np.array([self.unknown.inputs_of(part, e) for e in self.evaluated])
         outputs = np.array([np.concatenate([c.outputs(e.outputs[i]) for i, c in members]) for e in self.evaluated])
         if part.like.is_estimate:
             outputs = with_zeros(outputs, part.functions)
@@ -174,10 +172,10 @@ def nearest_rows(is_known, margin, least):
     return is_known & (margin >= min([0.0, *known[-least:][:1]]))
 
 
-def best_of(places: np.ndarray, levels: np.ndarray, count: int) -> np.ndarray:
-    """Return the places (count, d), of (n, d), with the largest finite levels (n,); fewer where these are fewer."""
+def best_of(levels: np.ndarray) -> np.ndarray:
+    """Return the indices (m,) of the finite ones of levels (n,), the largest first."""
     finite = np.flatnonzero(np.isfinite(levels))
-    return places[finite[np.argsort(-levels[finite])[:count]]]
+    return finite[np.argsort(-levels[finite])]
 
 
 def lowest_like(largest: float, num_coordinates: int) -> float:

@@ -2,18 +2,16 @@
 
 from collections.abc import Mapping
 from functools import cached_property, partial
-from itertools import islice, takewhile
+from itertools import islice
 from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.pytensorf import compile as pymc_compile
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.emulation.chains import (
-    PRIOR_DRAWS,
     Chains,
     Explorers,
     Particles,
@@ -37,9 +35,9 @@ from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
 from pymc_kernel.plugin.emulation.penalty import lost_on_average, with_penalties
 from pymc_kernel.plugin.emulation.record import Record, best_of, lowest_like
 from pymc_kernel.plugin.emulation.structure import Unknown
-from pymc_kernel.plugin.model.interpreter import STABLE
-from pymc_kernel.plugin.model.priors import ModelPrior, initial_position
-from pymc_kernel.plugin.model.unconstrained import constrained_draws, split_position, value_shapes
+from pymc_kernel.plugin.model.interpreter import of_position
+from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, ModelPrior, initial_position
+from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
 
 _NONE: Mapping = MappingProxyType({})
@@ -47,10 +45,11 @@ _NONE: Mapping = MappingProxyType({})
 # of its standard deviation.
 TOLERANCE = 0.05
 _CHAINS = 4
-_UNCERTAIN, _CANDIDATES = 2, 200  # evaluations in a round where what is learned is least certain, of so many draws
+_UNCERTAIN = 2  # evaluations in a round where what is learned is least certain, of ``COMPARED`` draws
 _POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
+_VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
 _FAVORABLE_OF = 20  # versions of the outputs at a place: the odds of the most favorable are those of a test at 5 %
 _EXACT = (
     " Exact draws correct such a difference, though not a tail or a mode that was never drawn, for an evaluation each: "
@@ -84,28 +83,28 @@ class Search:
         self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
         self.unknown = unknown = self.given.unknown
         for part, learned in zip(unknown.parts, self.learned, strict=True):
-            if unknown.has_penalty(part):
+            if part.has_penalty:
                 learned.lose_what_is_not_known(part.is_row_of_outputs)
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
         losses = [p.loss for p in self.learned if p.loss is not None]
         if any(part.is_row_of_outputs for part in unknown.parts):
             losses.append(lost_on_average(self.emulated, *self._shifted()))
         self.penalty_share = with_penalties(self.emulated, losses)
-        with self.emulated as made:
-            inputs = made.replace_rvs_by_values(inputs)
-            self.inputs_of_parts = pymc_compile(made.value_vars, inputs, mode=STABLE, on_unused_input="ignore")
-        self.shapes, self.initial = value_shapes(model), initial_position(model)
+        inputs, point = self.emulated.replace_rvs_by_values(inputs), model.initial_point(random_seed=0)
+        self._inputs_at = of_position(self.emulated, point, inputs)  # (b, k) of each part, at a position (d,)
+        self.initial = initial_position(model)
         self.record = Record(unknown, self.coarse, self.initial.size)
         self.challengers = Challengers(self.penalty_share, self.initial.size, rng)
         self.fits = self.draws = self.best = self.best_fits = self.best_draws = None
         self.margins: list[np.ndarray] = []
         self.rounds: list[Round] = []
         self.is_confirmed = self.lacks_density = False
+        self.first_error: str | None = None  # of the evaluations
         self.explorers: Explorers | None = None
         self.particles: Particles | None = None  # where chains stay in modes apart
         self.num_by_chains = 0  # rounds before there were particles
         self.by_particles = self.best_is_by_particles = False
-        self.num_own, self.num_explored = 0, 0  # of a batch: draws of the posterior, and places of explorers
+        self.kinds = np.empty(0, str)  # of the places of the latest batch: "own" are draws of the posterior
         self.held_out_errors = self.best_noise = None
         self.held_out_alone = self.may_be_left_out = self.moved = 0.0  # distances by the last fit
         self.noise_share, self.noise_sd = noise_share, 0.0
@@ -126,27 +125,24 @@ class Search:
             Of the true model.
         """
         with progress_bar("First places", most, progressbar) as advance:
-            batch = places
-            self.num_own = len(batch)
-            while len(batch):
+            of_kinds, left = {"own": places}, len(places)
+            while True:
+                kinds = np.repeat(list(of_kinds), [len(own) for own in of_kinds.values()])[:left]
+                batch = np.concatenate(list(of_kinds.values()))[:left]
                 positions = np.repeat(batch, self.repeats, axis=0)
                 vectors = evaluate(len(self.record), positions, advance)
-                self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)])
+                self.add(batch, [self.unknown.true.read(v, x) for v, x in zip(vectors, positions, strict=True)], kinds)
                 if self.best is not None:
                     advance(0, f"Distance {self.best.distance:.2f}")
                 if self.is_divided and not self._weigh_modes(prior) and not self.never_ends:
                     break
-                batch = self.propose(prior, size or self._batch_size)
+                of_kinds = {"own": self.propose(prior, size or self._batch_size)}
                 left = (most - len(self.record)) // self.repeats
                 if ((self.has_ended and not self.never_ends) or not left) and (self._take_in_all() or not left):
                     break
-                self.num_own = len(batch)
                 if self.fits is not None:  # else the batch is of the prior
-                    explored = self._explored(prior)
-                    self.num_explored = len(explored)
-                    challenging = self.challengers.places.values()
-                    batch = np.concatenate([batch, explored, *challenging, self._most_uncertain()])
-                batch = batch[:left]
+                    of_kinds |= {"explored": self._explored(prior), **self.challengers.places}
+                    of_kinds["uncertain"] = self._most_uncertain()
 
     def _weigh_modes(self, prior) -> bool:
         """Draw by particles from now on, and forget the best fit, which may lack a mode; return whether this is new."""
@@ -194,34 +190,34 @@ class Search:
         return Chains(self.emulated)
 
     def coarse_places(self, prior, size: int) -> np.ndarray | None:
-        """Return draws (size, d) of the model in which cheap versions replace all black boxes.
+        """Return draws (size, d) of the model in which cheap versions replace all black boxes, before it is learned.
 
-        None if some black box has no cheap version, or if the density is zero at a hundred draws of the prior.
+        None if some black box has no cheap version, or if the density is zero at two hundred draws of the prior.
         """
         if len(self.coarse) < len(self.unknown.calls):
             return None
-        for learned in self.learned:
-            learned.clear()
         places = prior.draw(self.rng, PRIOR_DRAWS)
-        best = best_of(places, np.array([self.chains.log_density(x) for x in places]), _CHAINS)
+        best = places[best_of(np.array([self.chains.log_density(x) for x in places]))[:_CHAINS]]
         if len(best) < _CHAINS:
             return None
         self.chains.begin(best, variances_of(places), self.rng)
         draws, _ = self.chains.draw()
         return self.rng.permutation(flat_draws(draws))[:size]
 
-    def add(self, batch: np.ndarray, evaluated: list[Evaluated]) -> None:
-        """Take in the evaluations of a batch (n, d), whose fresh draws measure the distance before they are learned."""
-        num_learned = len(self.record)
-        # Beyond the explorers' places are those of which it is known that they cannot be predicted from others.
-        self.record.add(batch, evaluated, np.arange(len(batch)) >= self.num_own + self.num_explored)
+    def add(self, batch: np.ndarray, evaluated: list[Evaluated], kinds: np.ndarray) -> None:
+        """Take in the evaluations of a batch (n, d), whose fresh draws measure the distance before they are learned.
+
+        Of each place (n,) there is its kind: "own", "explored", one of ``Challengers.places``, or "uncertain".
+        """
+        num_learned, self.kinds = len(self.record), kinds
+        # Of all but the first two kinds it is known that they cannot be predicted from others.
+        self.record.add(batch, evaluated, ~np.isin(kinds, ["own", "explored"]))
         if self.fits is not None:
             own, noise = self._measured_at_fresh(batch, evaluated)
-            self._take_in_modes(len(batch))
-            self._take_in_left_out(len(batch))
+            self._take_in_modes()
+            self._take_in_left_out()
             self.noise_sd = float(np.sqrt(noise.sum()))
-            beyond = self._share_beyond(len(batch))
-            self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd, beyond))
+            self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd, self._share_beyond()))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
             latest = self.rounds[self.num_by_chains :][-2:]
             worse = max(latest, key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
@@ -237,14 +233,14 @@ class Search:
 
         With estimates these few draws say little, so earlier places, each predicted without itself, count as well.
         """
-        explored = slice(self.num_own, self.num_own + self.num_explored)
+        own, explored = self.kinds == "own", self.kinds == "explored"
         if not self.estimated:
             learned = np.array([self.chains.log_density(x) for x in batch])
             log_ratios = np.array([e.log_density for e in evaluated]) - learned
             if log_ratios[explored].size:
                 learns = self.particles.take_in if self.by_particles else self.explorers.set_power
                 learns(log_ratios[explored])
-            return measured(log_ratios[: self.num_own]), np.zeros(0)
+            return measured(log_ratios[own]), np.zeros(0)
         positions = np.repeat(batch, self.repeats, axis=0)
         errors, inputs = self.given.errors(
             positions, evaluated, [self.given.learned_outputs(e, self.fits) for e in evaluated]
@@ -254,7 +250,7 @@ class Search:
         if errors[explored].size:
             squares = np.maximum(errors[explored].prod(axis=1).sum(axis=1).mean(), 0.0)
             self.explorers.set_power(np.sqrt([squares]))
-        errors, inputs = errors[: self.num_own], [x[: self.num_own] for x in inputs]
+        errors, inputs = errors[own], [x[own] for x in inputs]
         if self.held_out_errors is not None:
             errors = np.concatenate([errors, self.held_out_errors[0]])
             inputs = [np.concatenate(pair) for pair in zip(inputs, self.held_out_errors[1], strict=True)]
@@ -375,24 +371,18 @@ class Search:
         """
         if self._is_poor:
             return np.empty((0, self.initial.size))
-        draws = self.rng.permutation(flat_draws(self.draws))[:_CANDIDATES]
-        return draws[np.argsort([-self._uncertainty(x) for x in draws])[:_UNCERTAIN]]
+        draws = self.rng.permutation(flat_draws(self.draws))[:COMPARED]
+        off = np.array([self._versions(x, _VERSIONS) - self.chains.log_density(x) for x in draws])
+        sizes = np.hypot.reduce(off, axis=1)  # squares would overflow
+        return draws[np.argsort(-np.where(np.isfinite(sizes), sizes, 0.0))[:_UNCERTAIN]]
 
-    def _uncertainty(self, draw):
-        """Return how far the emulated log density at a draw (d,) may be off."""
-        return self.given.uncertainty(draw, self._inputs_at(draw), self.fits, self.chains.log_density(draw), self.rng)
-
-    def _versions(self, place):
+    def _versions(self, place, number=_FAVORABLE_OF):
         """Return log densities at a place (d,) with outputs as they may be."""
-        return self.given.versions(place, self._inputs_at(place), self.fits, _FAVORABLE_OF, self.rng)
-
-    def _inputs_at(self, position):
-        """Return the inputs (b, k) of each part at a position (d,)."""
-        return self.inputs_of_parts(*split_position(self.emulated, position, self.shapes))
+        return self.given.versions(place, self._inputs_at(place), self.fits, number, self.rng)
 
     def _find_limits(self) -> None:
         """Look for limits of outputs, at the two best places."""
-        has_density = self._with_density()
+        has_density = best_of(self.record.log_densities)
         best = has_density[:2]
         if len(best) < 2:
             return
@@ -401,12 +391,6 @@ class Search:
         for number, (part, learned, outputs) in enumerate(zip(self.unknown.parts, self.learned, values, strict=True)):
             if not is_difference(part, self.coarse):
                 learned.limits.set_value(limits_of(partial(ask, number), outputs[best], outputs[has_density]))
-
-    def _with_density(self):
-        """Return the evaluations (m,) with a density, the best first."""
-        log_densities = self.record.log_densities
-        has_density = np.flatnonzero(np.isfinite(log_densities))
-        return has_density[np.argsort(-log_densities[has_density])]
 
     def _best_places(self) -> np.ndarray:
         """Return the best known places (chains, d) where the emulated model has a density; none, or some repeated."""
@@ -424,7 +408,6 @@ class Search:
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
         for i, c in enumerate(lost):
             places[c] = best[i % _CHAINS]
-        self.chains.go_to(places)
 
     def _least(self):
         """Return the log density that hardly any draw is below, given the largest one known."""
@@ -449,7 +432,7 @@ class Search:
             learned.is_factor.set_value(float(is_factor))
         rows_of_parts, least = [outputs[best] for _, outputs, _ in values], lowest_like(largest, self.initial.size)
         for number, (part, (_, outputs, _)) in enumerate(zip(self.unknown.parts, values, strict=True)):
-            if self.unknown.has_penalty(part) and not part.like.is_estimate:
+            if part.has_penalty and not part.like.is_estimate:
                 margins[number] = self.given.levels(rows_of_parts, position, outputs, number) - least
         return margins
 
@@ -461,9 +444,7 @@ class Search:
         return model_with(self.model, self.unknown.calls, self.unknown.parts, self.learned, self.coarse)[0], shift
 
     def _steps(self, fits):
-        """Return the largest errors (b, e) of the rows of each part, see ``penalty.py``; zero without penalty."""
-        if self.penalty_share is None:
-            return [np.zeros((len(part.functions), 1)) for part in self.unknown.parts]
+        """Return the largest errors (b, e) of the rows of each part, see ``penalty.py``; of no use without penalty."""
         places = self.record.best_places(_CHAINS) if self.draws is None else self.chains.places
         curvatures = self.given.curvatures(places, [self._inputs_at(x) for x in places], fits, self.rng)
         steps = []
@@ -479,24 +460,23 @@ class Search:
                 steps.append(np.sqrt(own)[:, None])
         return steps
 
-    def _take_in_modes(self, num_places: int) -> None:
+    def _take_in_modes(self) -> None:
         """Count the chains from elsewhere whose ends turned out to be in the posterior, and move chains there.
 
         At most half of the chains move.
         """
         if not len(self.challengers.apart):
             return
-        modes, rhat = self.challengers.modes(self._found(num_places, "apart"), self._least())
+        modes, rhat = self.challengers.modes(self._found("apart"), self._least())
         self.rhat = max(self.rhat, rhat)
-        places, modes = self.chains.places, modes[: _CHAINS // 2]
-        places[: len(modes)] = modes
-        self.chains.go_to(places)
+        modes = modes[: _CHAINS // 2]
+        self.chains.places[: len(modes)] = modes
 
-    def _take_in_left_out(self, num_places: int) -> None:
+    def _take_in_left_out(self) -> None:
         """Learn from the latest evaluations how much of the mass that may be left out is real."""
         if self.estimated:  # noise hides whether a single place has mass
             return
-        self.challengers.take_in(self._found(num_places, "left_out"))
+        self.challengers.take_in(self._found("left_out"))
 
     def _moved_from(self, fits) -> float:
         """Return the total variation distance between the posteriors by the ``fits`` before and after learning.
@@ -513,26 +493,23 @@ class Search:
         self._renew(self.fits)
         return measured(before - after)[0]
 
-    def _share_beyond(self, num_places: int) -> float:
+    def _share_beyond(self) -> float:
         """Return at what share of the places beyond the draws the posterior goes on, by the latest evaluations."""
         if self.challengers.beyond is None:
             return np.nan
-        found = self._found(num_places, "beyond")
+        found = self._found("beyond")
         if len(found) < len(self.challengers.beyond):
             return np.nan
         return float(np.mean(found >= self._least())) if len(found) else 0.0
 
-    def _found(self, num_places, kind):
-        """Return the true log densities at one kind of the challengers' places; fewer if the batch was cut off."""
-        places = self.challengers.places
-        skipped = sum(len(places[before]) for before in takewhile(kind.__ne__, places))
-        first = self.num_own + self.num_explored + skipped
-        return self.record.levels[-num_places:][first:][: len(places[kind])]
+    def _found(self, kind):
+        """Return the true log densities at one kind of the latest places; fewer if the batch was cut off."""
+        return self.record.levels[-len(self.kinds) :][self.kinds == kind]
 
-    def result(self, first_error) -> pm.Model:
+    def result(self) -> pm.Model:
         """Return the emulated model with the best fit."""
         if self.best is None:
-            said = f" The first error: {first_error}" if first_error else ""
+            said = f" The first error: {self.first_error}" if self.first_error else ""
             if self.lacks_density and np.isfinite(self.record.log_densities).any():
                 said = (
                     " The emulated model has no density at any of their places, though the model has. Where outputs of "
@@ -560,9 +537,9 @@ class Search:
         )
         return self.emulated
 
-    def problem(self, first_error) -> str:
+    def problem(self) -> str:
         """Return what speaks against the emulated model; empty if nothing does."""
-        best, failed = self.best, self.record.num_failed
+        best, failed, first_error = self.best, self.record.num_failed, self.first_error
         if self.is_divided:
             last = self.rounds[-1]
             return (

@@ -11,7 +11,7 @@ from pytensor.scan.op import Scan
 from pytensor.tensor.blockwise import Blockwise
 
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
-from pymc_kernel.plugin.emulation.evaluated import TrueModel
+from pymc_kernel.plugin.emulation.evaluated import Evaluated, TrueModel
 from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
@@ -29,14 +29,9 @@ class Unknown(NamedTuple):
     calls: list[Rows]
     parts: list[Part]
 
-    @staticmethod
-    def has_penalty(part: Part) -> bool:
-        """Return whether what is not known of a part costs log density.
-
-        Several estimates have none: their penalty would take the square of all rows that carry what is learned, at each
-        gradient.
-        """
-        return part.is_row or not part.like.is_estimate
+    def inputs_of(self, part: Part, evaluated: Evaluated) -> np.ndarray:
+        """Return the inputs (b, k) of a part in an evaluation."""
+        return np.concatenate([self.calls[i].inputs(evaluated.inputs[i]) for i in part.calls])
 
     @property
     def may_go_on(self) -> bool:

@@ -8,6 +8,7 @@ took a hundred times as long as it does with those that stand here.
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pymc as pm
@@ -115,37 +116,55 @@ def of_vector(
 ) -> tuple[Callable, dict]:
     """Return a compiled function from a vector of some value variables, and shared stand-ins of the others.
 
-    Shapes and stand-ins are taken from the point, which has values of all. Of one output alone the function returns its
-    value, not a list.
+    Shapes and stand-ins are taken from the point, which has values of all. The function returns a list.
     """
     shared = make_shared_replacements(point, value_vars, model)
     joined, vector = join_nonshared_inputs(point=point, outputs=outputs, inputs=list(value_vars), shared_inputs=shared)
     with model, compiling():
-        function = pymc_compile([vector], joined if len(joined) > 1 else joined[0], **compile_kwargs)
+        function = pymc_compile([vector], joined, **compile_kwargs)
     function.trust_input = True
     return function, shared
 
 
+def of_position(model: pm.Model, point: dict, outputs: Sequence[Variable]) -> Callable[[np.ndarray], list[np.ndarray]]:
+    """Return an interpreted function from a position (d,) to outputs; the point has the shapes of all value variables.
+
+    For outputs in which the time is that of black boxes.
+    """
+    settings = {"mode": STABLE, "on_unused_input": "ignore"}
+    return of_vector(model, model.value_vars, point, outputs, settings)[0]
+
+
 def over_draws(
-    model: pm.Model, outputs: Sequence[Variable], inputs: Sequence[Variable] | None = None, mode: Mode = QUICK
+    model: pm.Model,
+    outputs: Sequence[Variable],
+    inputs: Sequence[Variable] | None = None,
+    shapes: Sequence[tuple[int, ...]] | None = None,
+    at_a_time: int = DRAWS_AT_A_TIME,
+    mode: Mode | str | None = QUICK,
+    **compile_kwargs: Any,
 ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
     """Return a function from draws of the inputs, a list of (n, ...), to those of the outputs, in one vectorized graph.
 
-    The inputs are the model's value variables by default.
+    The inputs are the model's value variables by default. With their shapes the graph need not compute these: code that
+    does takes seconds to compile.
     """
     inputs = list(model.value_vars if inputs is None else inputs)
-    many = {v: tensor(dtype=v.dtype, shape=(None, *v.type.shape)) for v in inputs}
-    with model:
-        vectorized = vectorize_graph(list(outputs), many)
-        function = pymc_compile(list(many.values()), vectorized, on_unused_input="ignore", mode=mode)
+    shapes = [v.type.shape for v in inputs] if shapes is None else shapes
+    many = {v: tensor(dtype=v.dtype, shape=(None, *s)) for v, s in zip(inputs, shapes, strict=True)}
+    settings = {"on_unused_input": "ignore", "mode": mode} | compile_kwargs
+    with model, compiling():
+        function = pymc_compile(list(many.values()), vectorize_graph(list(outputs), many), **settings)
+    function.trust_input = True
+    dtypes, num_axes = [v.dtype for v in inputs], [v.ndim for v in outputs]
 
     def evaluate(draws):
         parts = []
-        for start in range(0, len(draws[0]), DRAWS_AT_A_TIME):
-            batch = [d[start : start + DRAWS_AT_A_TIME] for d in draws]
-            batch = [np.ascontiguousarray(d, dtype=v.dtype) for d, v in zip(batch, inputs, strict=True)]
+        for start in range(0, len(draws[0]), at_a_time):
+            batch = [d[start : start + at_a_time] for d in draws]
+            batch = [np.ascontiguousarray(d, dtype=dtype) for d, dtype in zip(batch, dtypes, strict=True)]
             # An output that does not depend on the draws has no dimension of draws.
-            cores = [(o, np.shape(o)[np.ndim(o) - v.ndim :]) for o, v in zip(function(*batch), outputs, strict=True)]
+            cores = [(o, np.shape(o)[np.ndim(o) - k :]) for o, k in zip(function(*batch), num_axes, strict=True)]
             parts.append([np.broadcast_to(o, (len(batch[0]), *core)) for o, core in cores])
         return [np.concatenate(part) for part in zip(*parts, strict=True)]
 

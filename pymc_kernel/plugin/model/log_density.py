@@ -45,7 +45,7 @@ class LogDensity:
         self.evaluations += 1
         try:
             with drawing_noise(dict.fromkeys(self._keys, self._rng) | self._reused()) as self._last:
-                return float(self._function(position))
+                return float(self._function(position)[0])
         except Exception as error:
             # A black box may fail at a far proposal, and one failure must not cost all evaluations so far. There is no
             # density there, as in ``sample_surrogate``.

@@ -15,14 +15,13 @@ from pymc.logprob.basic import transformed_conditional_logp
 
 from pymc_kernel.mcmc.chain_checks import KnownPlaces, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
-from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED, compiling, over_draws
-from pymc_kernel.plugin.model.unconstrained import split_positions, unconstrained_draws, value_shapes
+from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED
+from pymc_kernel.plugin.model.unconstrained import over_positions, unconstrained_draws
 from pymc_kernel.smc.weights import normalized
 
-STARTS_TRIED = 20  # places to begin at, of which one must have a finite density
-NUM_CANDIDATES = 20  # evaluations a chain; 2 % of PyMC's 1,000 tuning draws
+STARTS_TRIED = 20  # places to begin at, of which one must have a finite density; 2 % of PyMC's 1,000 tuning draws
 _NEAREST = 0.01  # of the way from a start to a draw of the prior: no place beside a start is nearer
-_POOL_SIZE = 200  # draws of the prior; its quantiles are known to 5 % of its spread
+PRIOR_DRAWS = 200  # by which its quantiles are known to 5 % of its spread, and among which places are looked for
 _SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
@@ -79,32 +78,9 @@ def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
         ) from error
     log_prior = pt.sum([term.sum() for term in terms])
 
-    @cache
-    def all_at_once():
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what PyTensor says of the speed of single operators
-            return over_draws(model, [log_prior], mode=STABLE)  # on hundreds of draws as fast as machine code
-
-    @cache
-    def one_by_one():
-        with compiling():
-            return model.compile_fn(log_prior, inputs=model.value_vars, on_unused_input="ignore")
-
-    is_vectorized = True
-
-    def densities(positions):
-        nonlocal is_vectorized
-        columns = split_positions(model, positions, shapes())
-        if is_vectorized:
-            try:
-                return all_at_once()(columns)[0]
-            except Exception:  # without a vectorized form operators fail in many ways; the loop says what is wrong
-                is_vectorized = False
-        named = {v.name: c for v, c in zip(model.value_vars, columns, strict=True)}
-        return np.array([float(one_by_one()({n: c[i] for n, c in named.items()})) for i in range(len(positions))])
-
-    shapes = cache(lambda: value_shapes(model))
-    return densities
+    # Interpreted: on hundreds of draws as fast as machine code.
+    compiled = cache(lambda: over_positions(model, [log_prior], {"mode": STABLE})[0])
+    return lambda positions: compiled()(positions)[0]
 
 
 class ModelPrior:
@@ -234,7 +210,7 @@ class PriorDraws:
         different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero. The budget
         is of further calls, to climb towards other modes from the draws; chains do not start at what is found by that.
         """
-        chosen = rng.choice(len(self.positions), min(NUM_CANDIDATES, len(self.positions)), replace=False)
+        chosen = rng.choice(len(self.positions), min(STARTS_TRIED, len(self.positions)), replace=False)
         candidates = np.vstack([self.default, self.positions[chosen]])
         priors = np.array([self.default_log_density, *self.log_densities[chosen]])
         levels = np.array([log_density(candidate) for candidate in candidates])
@@ -256,7 +232,7 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of compilers about the quick mode
-            draws = pm.draw(prior_expression(model), draws=_POOL_SIZE, random_seed=_SEED, mode=UNOPTIMIZED)
+            draws = pm.draw(prior_expression(model), draws=PRIOR_DRAWS, random_seed=_SEED, mode=UNOPTIMIZED)
             log_prior = model.compile_fn(
                 model.logp(vars=model.free_RVs), inputs=model.value_vars, on_unused_input="ignore", mode=UNOPTIMIZED
             )
@@ -266,8 +242,8 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     columns |= {name: np.broadcast_to(initial_point[name], columns[name].shape) for name in initial}
     point = {v.name: initial_point[v.name] for v in model.value_vars}
     with np.errstate(all="ignore"):
-        log_densities = [log_prior({n: columns[n][i] for n in point}) for i in range(_POOL_SIZE)]
-        positions = _joined({name: columns[name] for name in names}, _POOL_SIZE)
+        log_densities = [log_prior({n: columns[n][i] for n in point}) for i in range(PRIOR_DRAWS)]
+        positions = _joined({name: columns[name] for name in names}, PRIOR_DRAWS)
         # Draws that rounding has put at a bound, or that violate an ordering, are not finite on the unconstrained
         # scale.
         kept = np.isfinite(positions).all(axis=1) & np.isfinite(log_densities)

@@ -18,7 +18,6 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.model.estimated import ObjectModeOp
 
-_GRADIENTS = ("pullback", "L_op", "grad")
 _RESULTS_PER_NODE = 2  # at the current point and at a proposal
 
 
@@ -74,7 +73,13 @@ def _is_black_box(op):
     if isinstance(op, FromFunctionOp):
         return True
     is_of_ours = type(op).__module__.split(".")[0] in ("pytensor", "pymc", "pymc_kernel", "pymc_extras")
-    return not is_of_ours and all(getattr(type(op), name) is getattr(Op, name) for name in _GRADIENTS)
+    return not is_of_ours and has_no_pull_back(op)
+
+
+def has_no_pull_back(op: Op) -> bool:
+    """Return whether an operator defines none of the methods by which PyTensor differentiates."""
+    methods = [name for name in ("pullback", "L_op", "grad") if hasattr(Op, name)]
+    return all(getattr(type(op), name) is getattr(Op, name) for name in methods)
 
 
 def remembered_in(function) -> list[Remembered]:

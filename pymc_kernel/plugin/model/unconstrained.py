@@ -1,7 +1,9 @@
 """Draws of a model mapped to the unconstrained scale, and back; groups of draws and data, as PyMC writes them."""
 
+import itertools
+import math
+import warnings
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
@@ -9,12 +11,13 @@ import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
+from pytensor.graph.basic import Variable
 from pytensor.graph.replace import clone_replace
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
-from pymc_kernel.plugin.model.interpreter import over_draws
+from pymc_kernel.plugin.model.interpreter import DRAWS_AT_A_TIME, of_vector, over_draws
 
 
 def value_shapes(model: pm.Model) -> list[tuple[int, ...]]:
@@ -23,22 +26,38 @@ def value_shapes(model: pm.Model) -> list[tuple[int, ...]]:
     return [np.shape(point[v.name]) for v in model.value_vars]
 
 
-def split_positions(
-    model: pm.Model, positions: np.ndarray, shapes: Sequence[tuple[int, ...]] | None = None
-) -> list[np.ndarray]:
+def split_positions(positions: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
     """Return one array (n, ...) for each value variable, of positions (n, d); ``shapes`` as of :func:`value_shapes`."""
-    shapes = value_shapes(model) if shapes is None else shapes
-    edges = np.cumsum([int(np.prod(s)) for s in shapes])[:-1]
-    parts = np.split(positions, edges, axis=1)
-    return [
-        np.ascontiguousarray(p.reshape(len(positions), *s), dtype=v.dtype)
-        for p, s, v in zip(parts, shapes, model.value_vars, strict=True)
-    ]
+    edges = itertools.pairwise(itertools.accumulate(map(math.prod, shapes), initial=0))
+    return [positions[:, a:b].reshape(len(positions), *s) for (a, b), s in zip(edges, shapes, strict=True)]
 
 
-def split_position(model: pm.Model, position: np.ndarray, shapes: Sequence[tuple[int, ...]]) -> list[np.ndarray]:
-    """Return one array for each value variable, of one position (d,); ``shapes`` as of :func:`value_shapes`."""
-    return [p[0] for p in split_positions(model, position[None], shapes)]
+def over_positions(
+    model: pm.Model,
+    outputs: Sequence[Variable],
+    compile_kwargs: dict,
+    at_once: bool = True,
+    at_a_time: int = DRAWS_AT_A_TIME,
+) -> tuple[Callable[[np.ndarray], list[np.ndarray]], bool]:
+    """Return a function from positions (n, d) to numbers, a list of (n,), and whether it takes all of them at once.
+
+    Otherwise they are looped over, as where an operator cannot be vectorized, or if that is not wanted.
+    """
+    point = model.initial_point(random_seed=0)
+    if at_once:
+        shapes = [np.shape(point[v.name]) for v in model.value_vars]
+        one = np.concatenate([np.ravel(point[v.name]) for v in model.value_vars])
+        try:
+            with warnings.catch_warnings():
+                # PyTensor's warnings on the speed of single operators do not matter to a user who chose none.
+                warnings.simplefilter("ignore")
+                of_draws = over_draws(model, outputs, None, shapes, at_a_time, **{"mode": None} | compile_kwargs)
+                of_draws(split_positions(np.stack([one, one]), shapes))
+            return lambda positions: of_draws(split_positions(positions, shapes)), True
+        except Exception:  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
+            pass
+    function, _ = of_vector(model, model.value_vars, point, outputs, {"on_unused_input": "ignore"} | compile_kwargs)
+    return lambda positions: list(np.array([function(x) for x in positions], dtype=float).T), False
 
 
 def constrained_draws(
@@ -50,7 +69,7 @@ def constrained_draws(
     """
     names = {v.name for v in [*model.free_RVs, *model.deterministics]} if names is None else set(names)
     outputs = [v for v in model.unobserved_value_vars if v.name in names]
-    values = over_draws(model, outputs)(split_positions(model, positions))
+    values = over_draws(model, outputs)(split_positions(positions, value_shapes(model)))
     return {v.name: drawn for v, drawn in zip(outputs, values, strict=True)}
 
 
@@ -163,17 +182,11 @@ def _told_by(effect, rv, posterior, model):
     return (values - at_zero) / slope if is_straight else None
 
 
-class ElementwiseTransform(NamedTuple):
-    """How a model moves each number of draws (n, ...) by itself to the unconstrained scale, and back."""
+def elementwise_transform(model: pm.Model, name: str) -> tuple[Callable, Callable] | None:
+    """Return functions of draws (n, ...) of a free variable: to the unconstrained scale, and back.
 
-    forward: Callable[[np.ndarray], np.ndarray]
-    backward: Callable[[np.ndarray], np.ndarray]
-
-
-def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | None:
-    """Return the transform of a free variable; None where there is none that moves each number by itself.
-
-    A simplex has none, nor has a variable whose bounds depend on other free variables.
+    None where there is no transform, or none that moves each number by itself: that of a simplex does not, nor that of
+    a variable whose bounds depend on other free variables.
     """
     rv = next((v for v in model.free_RVs if v.name == name), None)
     transform = None if rv is None else model.rvs_to_transforms[rv]
@@ -190,7 +203,7 @@ def elementwise_transform(model: pm.Model, name: str) -> ElementwiseTransform | 
         function = over_draws(model, [target], [of])
         return lambda x: function([x])[0]
 
-    return ElementwiseTransform(compiled(natural, moved), compiled(value, back))
+    return compiled(natural, moved), compiled(value, back)
 
 
 def coordinate_names(variables: Sequence, shapes: Sequence[tuple[int, ...]]) -> list[str]:

@@ -12,7 +12,7 @@ from scipy.integrate import cumulative_trapezoid
 from scipy.interpolate import PchipInterpolator
 
 from pymc_kernel.density import BayesianKDE
-from pymc_kernel.plugin.model.unconstrained import ElementwiseTransform, elementwise_transform
+from pymc_kernel.plugin.model.unconstrained import elementwise_transform
 from pymc_kernel.plugin.reports.model_draws import Selected, Selection
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, check_panels, grid_arguments
 from pymc_kernel.stein.draws import choose_thinning
@@ -115,10 +115,11 @@ def _drawn(curves, kept, probability, backend):
     return collection
 
 
-def _curves(whole, coords, transform: ElementwiseTransform | None, settings):
+def _curves(whole, coords, transform, settings):
     """Return the curves (..., 4, num_points) of a variable's chosen elements, and the draws behind them (..., kept).
 
-    ``whole`` has all elements of the variable: each may have bounds of its own.
+    ``whole`` has all elements of the variable: each may have bounds of its own. The transform is a pair of functions,
+    there and back, or None.
     """
     probability, max_draws, num_points = settings
     numbers = whole.isel(chain=0, draw=0, drop=True)
@@ -128,7 +129,7 @@ def _curves(whole, coords, transform: ElementwiseTransform | None, settings):
     draws = whole.transpose("chain", "draw", ...).values
     flat = free = draws.reshape(*draws.shape[:2], -1)
     if transform is not None:
-        free = transform.forward(draws.reshape(-1, *draws.shape[2:])).reshape(flat.shape)
+        free = transform[0](draws.reshape(-1, *draws.shape[2:])).reshape(flat.shape)
         if not np.isfinite(free).all():  # rounding has put a draw at a bound
             return _curves(whole, coords, None, settings)
     kept = [_thinned(free[..., c], max_draws) for c in columns]
@@ -144,7 +145,7 @@ def _curves(whole, coords, transform: ElementwiseTransform | None, settings):
         places[:, c] = np.linspace(*ends, num_points)
     there = places
     if transform is not None:
-        there = transform.backward(places.reshape(-1, *draws.shape[2:])).reshape(places.shape)
+        there = transform[1](places.reshape(-1, *draws.shape[2:])).reshape(places.shape)
         if (np.diff(there[:, columns], axis=0) < 0.0).any():  # a circle has no ends
             return _curves(whole, coords, None, settings)
     curves = np.full((numbers.size, 4, num_points), np.nan)

@@ -137,15 +137,15 @@ def sample_khmc(
     if step is None and initvals is None:
         _check_for_sample(kwargs, model)
         if (search := part_of(model, _ENOUGH, rng)) is not None:
-            first_error = learn(search, _TUNE if tune is None else tune, progressbar=progressbar).first_error
+            learn(search, _TUNE if tune is None else tune, progressbar=progressbar)
             # Groups move one at a time, so that the distance of all of them together does not decide.
             is_useful = search.is_confirmed and (search.best.distance < _USELESS or len(search.estimated) > 1)
             if (search.has_ended or is_useful) and not search.best_is_by_particles:
-                emulated = search.result(first_error)
+                emulated = search.result()
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
             if search.is_divided or search.best_is_by_particles:
                 # The chains that follow may all be in one of its modes.
-                warn_user(search.problem(first_error) or _MODES_APART)
+                warn_user(search.problem() or _MODES_APART)
             spent = len(search.record)
     with model:
         given, step = _pooled_step(model, step, kwargs.get("compile_kwargs"))

@@ -59,8 +59,7 @@ class ParticleKernel(SMC_KERNEL):
         self.config = tempering.Config(moves, threshold, schedule, min_moves, max_moves, correlation)
         model = pm.modelcontext(kwargs.get("model"))
         # A model that cannot be sampled is refused here, before PyMC compiles it, too.
-        self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs)
-        self.evaluate.executor = executor
+        self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs, executor)
         if self.evaluate.estimated and isinstance(moves, Hamiltonian):
             self.config = replace(self.config, moves=replace(moves, noisy=True))
         # PyMC's own functions are never called.

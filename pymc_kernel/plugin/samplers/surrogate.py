@@ -10,7 +10,7 @@ import xarray as xr
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
-from pymc_kernel.plugin.emulation.emulate import TOLERANCE, Ended, check_search, learn, search_of
+from pymc_kernel.plugin.emulation.emulate import TOLERANCE, check_search, learn, search_of
 from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, data_groups, draws_group
 from pymc_kernel.plugin.warn import STATUS_FLAGS, report
@@ -144,8 +144,8 @@ def sample_surrogate(
     entropy = int(np.random.default_rng(random_seed).integers(2**63))
     search, is_whole = search_of(model, tolerance, np.random.default_rng([entropy, 1]), compile_kwargs)
     settings = {"executor": executor, "store": store, "timeout": timeout, "random_seed": random_seed, "data_of": model}
-    ended = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
-    emulated = search.result(ended.first_error)
+    counts, status = learn(search, evaluations, batch_size, start, progressbar=progressbar, **settings)
+    emulated = search.result()
     seeds = [int(s) for s in np.random.default_rng([entropy, 2]).integers(2**30, size=chains)]
     if search.best_is_by_particles and not exact:
         tree = _weighed(search, emulated, chains, draws)
@@ -155,12 +155,11 @@ def sample_surrogate(
             starts = None if exact else starts_of(emulated, chains, np.random.default_rng([entropy, 3]))
             settings = {"tune": _TUNE, "chains": chains, "random_seed": seeds, "progressbar": progressbar}
             tree = pm.sample(draws, step=step, initvals=starts, **settings)
-    _add_groups(tree, model, emulated, ended)
+    _add_groups(tree, model, emulated, counts, status)
     if is_whole:
         for name, group in data_groups(model).items():
             tree[name] = xr.DataTree(group)
-    ended.warn_of_deaths()
-    if not exact and (problem := search.problem(ended.first_error)):
+    if not exact and (problem := search.problem()):
         report(problem, tree["sample_stats"])
     return (tree, emulated) if return_fitted else tree
 
@@ -185,7 +184,7 @@ def starts_of(emulated: pm.Model, chains: int, rng: np.random.Generator) -> list
     return [{name: drawn[i] for name, drawn in values.items()} for i in range(chains)]
 
 
-def _add_groups(tree: xr.DataTree, model: pm.Model, emulated: pm.Model, ended: Ended) -> None:
+def _add_groups(tree, model, emulated, counts, status):
     """Add what is known of the search to the draws."""
     known = emulated.emulation
     for name in ("distance", "effective_share", "num_evaluations", "num_failed"):
@@ -195,8 +194,8 @@ def _add_groups(tree: xr.DataTree, model: pm.Model, emulated: pm.Model, ended: E
     more = {
         "position": (("evaluation", "coordinate"), known.positions),
         "log_density": ("evaluation", known.log_density),
-        "status": ("evaluation", ended.status, STATUS_FLAGS),
+        "status": ("evaluation", status, STATUS_FLAGS),
     }
-    tree["evaluations"] = xr.DataTree(points.assign(more).assign_attrs(ended.counts))
+    tree["evaluations"] = xr.DataTree(points.assign(more).assign_attrs(counts))
     rounds = known.rounds.rename_axis("round")
     tree["round_stats"] = xr.DataTree(xr.Dataset({name: ("round", rounds[name].to_numpy()) for name in rounds}))

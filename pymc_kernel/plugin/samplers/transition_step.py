@@ -18,7 +18,7 @@ from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise
 from pymc_kernel.mcmc.chain_checks import KnownPlaces
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from pymc_kernel.plugin.model.priors import NUM_CANDIDATES, prior_draws
+from pymc_kernel.plugin.model.priors import STARTS_TRIED, prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names
 from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.reports.likelihood_checks import normality_warning
@@ -227,7 +227,7 @@ class TransitionStep(ArrayStepShared):
 
         Where a chain begins does not change what it converges to.
         """
-        for _ in range(NUM_CANDIDATES if self.density.estimated else 1):
+        for _ in range(STARTS_TRIED if self.density.estimated else 1):
             log_density = self.density(position)
             if math.isfinite(log_density):
                 break
@@ -256,7 +256,7 @@ class TransitionStep(ArrayStepShared):
 
     def _drawn_start(self, position, log_density):
         is_default = self.prior is not None and np.array_equal(position, self.prior.default)
-        if not is_default or self.num_tune < _TUNE_PER_CANDIDATE * NUM_CANDIDATES:
+        if not is_default or self.num_tune < _TUNE_PER_CANDIDATE * STARTS_TRIED:
             return position, log_density
         start, self.known = self.drawn_start(self.num_tune, self.rng)
         # Estimated once more: the best of many estimates is too large, and the chain would get stuck on it.

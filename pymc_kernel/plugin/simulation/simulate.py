@@ -18,7 +18,6 @@ from pymc_kernel.likelihood_free import (
     simulate_once,
 )
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.parallel import leave_one_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
@@ -298,7 +297,7 @@ def _run(keeper, task, parameters, executor, retries, max_in_flight, progressbar
 
     with (
         progress_bar("Simulating", keeper.draws, progressbar) as advance,
-        Workers(executor, leave_one_thread) as workers,
+        Workers(executor) as workers,
     ):
         advance(keeper.draws - sum(sizes.values()))
         failed = 0
