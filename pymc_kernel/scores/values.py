@@ -6,7 +6,7 @@ Hamiltonian trajectories along one).
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -24,6 +24,7 @@ from pymc_kernel.scores.value_regression import (
     depth_of,
     learn_hyperparameters,
     reference_of,
+    trend_features,
     window_of,
 )
 
@@ -167,7 +168,7 @@ class Values:
         inverse = np.linalg.inv(factor)
         kept, coefficients = data.take(pivots).compress(hyper, weights)
         expansion = radial_expansion(
-            replace(self.kernel, length_scale=1.0),
+            data.kernel,
             points[pivots[kept]],
             coefficients,
             transform=hyper.inverse_length_scale[:, None] * inverse,
@@ -208,7 +209,7 @@ def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarr
     """
     d = whitened.shape[1]
     rows, columns = np.triu_indices(d)
-    design = np.hstack([np.ones((values.size, 1)), whitened, whitened[:, rows] * whitened[:, columns]])
+    design = trend_features(whitened)
     center = values.mean()
     coefficients = lstsq(design, values - center, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
     curvature = np.zeros((d, d))
