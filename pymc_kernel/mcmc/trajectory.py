@@ -137,17 +137,14 @@ def choose_chain_length(rng, starts: np.ndarray, step_size: float, num_steps: in
 
 def largest_correlation(before: np.ndarray, after: np.ndarray) -> float:
     """Return the largest absolute correlation of a column of (n, d) arrays before and after; 0 for constant columns."""
-    before, after = _in_unit_range(before), _in_unit_range(after)
-    sums, n = np.stack([before.sum(axis=0), after.sum(axis=0)]), len(before)
-    squares = np.stack([np.einsum("ij,ij->j", side, side) for side in (before, after)]) - sums**2 / n
-    products = np.einsum("ij,ij->j", before, after) - sums.prod(axis=0) / n
-    varies = (squares > 0.0).all(axis=0)
-    correlations = np.abs(products[varies]) / np.sqrt(squares[:, varies].prod(axis=0))
+    before, after = _centered(before), _centered(after)
+    sizes = np.linalg.norm(before, axis=0) * np.linalg.norm(after, axis=0)
+    varies = sizes > 0.0
+    correlations = np.abs(np.einsum("ij,ij->j", before, after)[varies]) / sizes[varies]
     return float(correlations.max(initial=0.0))
 
 
-def _in_unit_range(values):
-    """Return columns of (n, d) from their first values, in units of the largest: squares keep their digits."""
+def _centered(values):
+    """Return columns of (n, d) minus their means; from their first values, so that constant ones are exactly zero."""
     apart = values - values[0]
-    largest = np.abs(apart).max(axis=0)
-    return apart / np.where(largest > 0.0, largest, 1.0)
+    return apart - apart.mean(axis=0)
