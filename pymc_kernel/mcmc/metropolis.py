@@ -6,6 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.linalg import mean_and_factor
+
+_ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
 
 
 def checked_start(position, log_density: float, size: int | None = None) -> tuple[np.ndarray, float]:
@@ -82,7 +85,14 @@ def append(history: History, position: np.ndarray) -> History:
     return History(buffer, count + 1, stride, 0)
 
 
-def recent(history: History, fraction: float) -> np.ndarray:
-    """Return a view of the latest ``fraction`` of the record, shape (n, d)."""
+def recent(history: History, fraction: float = 2.0 / 3.0) -> np.ndarray:
+    """Return a view of the latest ``fraction`` of the record, shape (n, d); its first third counts as burn-in."""
     start = history.count - int(np.ceil(fraction * history.count))
     return history.buffer[start : history.count]
+
+
+def shape_of(places: np.ndarray, otherwise: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean (d,) and covariance factor (d, d) of places (n, d), or ``otherwise`` where too few of them differ."""
+    if np.unique(places[:, 0]).size <= _ENOUGH_FOR_SHAPE * places.shape[1]:
+        return otherwise
+    return mean_and_factor(places) or otherwise
