@@ -95,8 +95,7 @@ class Config:
     covariance: np.ndarray | None = None
 
     def __post_init__(self):
-        if self.covariance is not None:
-            object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
+        object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be one of pymc_kernel.kernels, got {type(self.kernel).__name__}.")
         self.kernel.need_smoothness(1, "a gradient")

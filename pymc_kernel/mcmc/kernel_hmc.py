@@ -87,8 +87,7 @@ class Config:
     covariance: np.ndarray | None = None
 
     def __post_init__(self):
-        if self.covariance is not None:
-            object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
+        object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
         check_surrogate_moves(self.surrogate, self.exploring_share, self.max_steps)
         noise.check_target(self.target_accept)
 
