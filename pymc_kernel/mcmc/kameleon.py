@@ -32,15 +32,13 @@ from pymc_kernel.mcmc.metropolis import (
     append,
     checked_start,
     empty_history,
+    fits_between,
     metropolis_accept,
     recent,
     shape_of,
 )
 from pymc_kernel.parallel import one_blas_thread
 
-# The first fit needs enough positions to span the space; after the last one the scale needs time to settle.
-_FIRST_FIT_DRAWS = 100
-_LAST_FIT_SHARE = 0.8
 # Refreshing with probability rate / t gives about rate x log(T) refreshes in T draws.
 _REFRESH_RATE = 10.0
 _HISTORY_PER_POINT = 10  # positions remembered for each point of the subsample
@@ -195,7 +193,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
 
     The scale moves at every draw; the subsample is drawn anew with probability min(1, 10 / t), t the
     iterations so far, from the latest two thirds of the history. Where tuning ends, after ``num_tune`` draws, the last
-    refresh happens after four fifths of it, so that the scale settles; 0 for adaptation that goes on and vanishes.
+    refresh happens after nine tenths of it, so that the scale settles; 0 for adaptation that goes on and vanishes.
     """
     d, t = state.position.size, state.iteration + 1
     log_scale, shape = state.log_scale, state.walk
@@ -207,9 +205,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
         shape = shape._replace(mean=mean, factor=factor)
     history = append(state.history, state.position)
     state = state._replace(walk=shape, history=history, log_scale=log_scale, iteration=t)
-    first, last = _FIRST_FIT_DRAWS + 10 * d, math.inf
-    if num_tune:
-        first, last = min(first, int(0.3 * num_tune)), int(_LAST_FIT_SHARE * num_tune)
+    first, last = fits_between(d, num_tune)
     is_drawn = rng.random() * t < _REFRESH_RATE
     is_due = first <= t <= last and (is_drawn or t == last or state.fit is None)
     return refresh(rng, state, config) if is_due else state

@@ -8,6 +8,7 @@ import numpy as np
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.linalg import mean_and_factor
 
+_LAST_FIT_SHARE = 0.9  # of tuning; in what is left the scale settles, and the moves of the last fit are measured
 _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
 
 
@@ -49,6 +50,15 @@ def metropolis_accept(rng: np.random.Generator, log_ratio: float) -> tuple[bool,
 def robbins_monro_rate(iteration: int) -> float:
     """Return the gain (1 + t)^-0.6 of a stochastic approximation: not summable, squares summable."""
     return (1.0 + iteration) ** -0.6
+
+
+def fits_between(num_dims: int, num_tune: int) -> tuple[int, float]:
+    """Return after how many draws of tuning the first and the last fit come; 0 for tuning without an end.
+
+    The first needs enough positions to span the space, 100 + 10 d; it comes after three tenths of tuning at the latest.
+    """
+    enough = 100 + 10 * num_dims
+    return (min(enough, int(0.3 * num_tune)), int(_LAST_FIT_SHARE * num_tune)) if num_tune else (enough, math.inf)
 
 
 class History(NamedTuple):

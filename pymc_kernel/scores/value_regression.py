@@ -19,7 +19,7 @@ from pymc_kernel.kernels.profiles import fill_derivatives
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
-_ROUGH_ITERATIONS = 8
+FEW_ITERATIONS = 8  # from each start, and from where the last search ended
 _TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where differences of one hardly matter
 _PRIOR_SD = 2.0  # of the log length scales
 _PRIOR_SD_NOISY = 1.0
@@ -28,8 +28,8 @@ _LEFT_OVER = 1e-4  # of the prior variance, in squared units of the log density
 _STARTS = (0.5, 1.5)  # of the length scale, in units of the median distance
 # Logs of amplitudes and noises, in squared units of the log density. The covariance stays solvable at their ends.
 _BOUNDS_RADIAL = (0.0, math.log(1e5))
-_BOUNDS_RADIAL_NOISY = (math.log(1e-2), math.log(1e5))  # a larger floor would serve as noise, at short length scales
-_BOUNDS_QUADRATIC = (math.log(1e-2), math.log(1e5))  # of the quadratic part's variance
+# Of the quadratic part, and of the radial one under noise: a larger floor would serve as noise, at short length scales.
+_BOUNDS_QUADRATIC = (math.log(1e-2), math.log(1e5))
 _BOUNDS_NUGGET = (math.log(1e-5), math.log(400.0))  # of the variance of the noise, up to a standard deviation of twenty
 # The same without noise: rounding, and what the kernels cannot follow.
 _BOUNDS_NUGGET_EXACT = (math.log(1e-5), math.log(1e-2))
@@ -277,7 +277,7 @@ def learn_hyperparameters(
             starts.append(Hyperparameters(np.full(d, 1.0 / (_STARTS[-1] * distance)), 1.0, 10.0, 1.0, 1e-4))
     nugget = _BOUNDS_NUGGET if noisy else _BOUNDS_NUGGET_EXACT
     prior_sd = _PRIOR_SD_NOISY if noisy else _PRIOR_SD
-    radial = _BOUNDS_RADIAL_NOISY if noisy else _BOUNDS_RADIAL
+    radial = _BOUNDS_QUADRATIC if noisy else _BOUNDS_RADIAL
     bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
     if has_outputs:  # their amplitudes stand for the radial part's
         nugget = _BOUNDS_NUGGET_ESTIMATES if noisy else _BOUNDS_NUGGET_OUTPUTS
@@ -296,5 +296,5 @@ def learn_hyperparameters(
     starts = [np.clip(s.pack(), *np.array(bounds).T) for s in starts]
     if len(starts) > 1:
         # A few steps from each start show which leads to the lowest minimum.
-        starts = [min((climb(s, _ROUGH_ITERATIONS) for s in starts), key=lambda r: r.fun).x]
+        starts = [min((climb(s, FEW_ITERATIONS) for s in starts), key=lambda r: r.fun).x]
     return Hyperparameters.unpack(climb(starts[0], max_iterations).x)

@@ -19,6 +19,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion, within_range
 from pymc_kernel.scores.score_matching import ridge_of
 from pymc_kernel.scores.value_regression import (
+    FEW_ITERATIONS,
     Hyperparameters,
     Regression,
     depth_of,
@@ -28,7 +29,6 @@ from pymc_kernel.scores.value_regression import (
     window_of,
 )
 
-_FEW_ITERATIONS = 10  # from where the last search ended
 _LEAST_POINTS = 20  # beyond five a dimension: fewer do not fix the kernel's settings
 
 
@@ -158,7 +158,7 @@ class Values:
         departures = values - reference - trend[0]
         data = Regression(whitened, departures, depth_of(values), self.kernel)
         small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))
-        limit = self.max_iterations if search or start is None else _FEW_ITERATIONS
+        limit = self.max_iterations if search or start is None else FEW_ITERATIONS
         hyper = learn_hyperparameters(small, start, search, limit, noisy)
         pivots, weights = data.regress(hyper, self.num_basis)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.

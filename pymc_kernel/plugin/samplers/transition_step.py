@@ -24,10 +24,9 @@ from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_
 from pymc_kernel.plugin.reports.likelihood_checks import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
 
-_NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part
-_SEARCH_SHARE = 0.1  # evaluations for climbs from the prior's draws towards modes, as a share of the tuning draws
+NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part, or its density ends with them
+_SEARCH_SHARE = 0.1  # of the tuning draws: evaluations of candidates for a start, and of climbs from them to modes
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
-_TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
 
 _STATISTICS = {
     "accept": np.float64,
@@ -167,7 +166,7 @@ class TransitionStep(ArrayStepShared):
             self.moves += info.accepted
             self.raised += raised
             self.log_weights.append(getattr(info, "log_weight", math.nan))
-        if not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
+        if not self.tune and self.draw % max(1, self.num_draws // NUM_VISITED) == 0:
             self.visited.append((state.position, state.log_density))
             if self.density.simulated:
                 self.simulated.append((state.position, self.density.simulated))
@@ -256,7 +255,7 @@ class TransitionStep(ArrayStepShared):
 
     def _drawn_start(self, position, log_density):
         is_default = self.prior is not None and np.array_equal(position, self.prior.default)
-        if not is_default or self.num_tune < _TUNE_PER_CANDIDATE * NUM_CANDIDATES:
+        if not is_default or _SEARCH_SHARE * self.num_tune < NUM_CANDIDATES:
             return position, log_density
         start, self.known = self.drawn_start(self.num_tune, self.rng)
         # Estimated once more: the best of many estimates is too large, and the chain would get stuck on it.
