@@ -80,18 +80,12 @@ def _missing_mass(log_weights, num_proposals):
     return max(0.0, float(missing) - 1.0 / num_proposals)  # which draws from the posterior itself would miss
 
 
-def pareto_shape(log_weights: np.ndarray) -> float:
-    """Return the shape of a generalized Pareto distribution fitted to the largest weights; NaN where equal or few.
-
-    The largest min(n / 5, 3 sqrt(n)) of n >= 25, by the estimator of Zhang and Stephens (2009) with the weak prior of
-    Vehtari et al. (2024), which draws small samples towards one half.
-    """
-    fitted = _tail(np.exp(np.sort(log_weights) - log_weights.max()))
-    return math.nan if fitted is None else fitted[2]
-
-
 def _tail(ordered):
-    """Return threshold, mass, shape and scale of the upper tail of ordered weights (n,); None for equal or few."""
+    """Return threshold, mass, shape and scale of the upper tail of ordered weights (n,); None for equal or few.
+
+    A generalized Pareto distribution is fitted to the largest min(n / 5, 3 sqrt(n)) of n >= 25, by the estimator of
+    Zhang and Stephens (2009) with the weak prior of Vehtari et al. (2024), which draws small samples towards one half.
+    """
     n = ordered.size
     num_tail = math.ceil(min(0.2 * n, 3.0 * math.sqrt(n)))
     if n <= num_tail:
