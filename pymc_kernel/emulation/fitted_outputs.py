@@ -9,9 +9,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.linalg import solve_triangular
 
+from pymc_kernel.kernels import Gaussian
 from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.value_regression import Hyperparameters
+from pymc_kernel.scores.value_regression import Hyperparameters, covariance_of, trend_features, variance_of
 
 SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
 _STEP = 1e-4  # of scaled inputs, in differences: their error is some 1e-8 of a slope, that by rounding less
@@ -109,7 +110,7 @@ class FittedOutputs:
         return np.linalg.svd(slopes, full_matrices=False)[0]
 
     def _mean(self, z):
-        radial = _gaussian(z * self.inverse_length_scale, self.points) @ self.weights
+        radial = Gaussian().profile_matrix(z * self.inverse_length_scale, self.points, 0) @ self.weights
         return radial + trend_features(z) @ self.coefficients
 
     def _back(self, learned):
@@ -124,7 +125,7 @@ class FittedOutputs:
         """Return the posterior standard deviation (n,) of an output of amplitude one."""
         hyper = self.hyperparameters
         points = self.points / hyper.inverse_length_scale
-        c = solve_triangular(self.factor, covariance_of(hyper, points, z), lower=True)
+        c = solve_triangular(self.factor, covariance_of(hyper, Gaussian(), points, z), lower=True)
         own = variance_of(hyper, z) - (c**2).sum(axis=0)
         own += hyper.nugget * (solve_triangular(self.normal, c, trans=1) ** 2).sum(axis=0)
         return np.sqrt(np.maximum(own, 0.0))
@@ -135,35 +136,13 @@ def on_scale(values: np.ndarray, by_log: np.ndarray) -> np.ndarray:
     return np.where(by_log, np.log(np.maximum(values, SMALLEST)), values)
 
 
-def _gaussian(a, b):
-    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
-    return np.exp(-0.5 * np.maximum(squared, 0.0))
-
-
-def variance_of(hyper, z):
-    """Return the prior variance (n,) of outputs of amplitude one, without the nugget."""
-    return hyper.radial + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
-
-
-def covariance_of(hyper, a, b):
-    """Return the covariance (n, m) of outputs of amplitude one at scaled inputs, without the nugget."""
-    radial = _gaussian(a * hyper.inverse_length_scale, b * hyper.inverse_length_scale)
-    return hyper.radial * radial + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2
-
-
-def trend_features(z: np.ndarray) -> np.ndarray:
-    """Return 1, z_i and z_i z_j for i <= j, (n, 1 + k + k (k + 1) / 2)."""
-    rows, columns = np.triu_indices(z.shape[1])
-    return np.hstack([np.ones((len(z), 1)), z, z[:, rows] * z[:, columns]])
-
-
 def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
     """Return a factor (n, m) of the covariance of scaled inputs (n, k), and its pivots (m,): at most so many rows.
 
     Each is where those before it leave most of the prior variance.
     """
     return pivoted_cholesky(
-        variance_of(hyper, z), lambda p: covariance_of(hyper, z, z[p]), min(len(z), most), _LEFT_OVER
+        variance_of(hyper, z), lambda p: covariance_of(hyper, Gaussian(), z, z[p]), min(len(z), most), _LEFT_OVER
     )
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import solve_triangular
 
-from pymc_kernel.emulation.fitted_outputs import FittedOutputs, carrying_rows, on_scale, trend_features
+from pymc_kernel.emulation.fitted_outputs import FittedOutputs, carrying_rows, on_scale
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
@@ -23,6 +23,7 @@ from pymc_kernel.scores.value_regression import (
     depth_of_draws,
     learn_hyperparameters,
     log_excess,
+    trend_features,
 )
 
 LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps

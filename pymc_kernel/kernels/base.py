@@ -73,10 +73,10 @@ class Kernel:
 
     # -- length scale -------------------------------------------------------------------------------
 
-    def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
+    def resolve(self, points, rng: np.random.Generator | None = None):
         """Return this kernel with a numeric length scale, learned from ``points`` (n, d) if it is "median"."""
         if isinstance(self.length_scale, str):
-            return replace(self, length_scale=median_distance(points, rng, max_points))
+            return replace(self, length_scale=median_distance(points, rng))
         return self
 
     def inverse_length_scale(self, num_dims: int) -> np.ndarray:

@@ -238,9 +238,9 @@ class Sum:
         """Return k(x_i, x_i), shape (n,)."""
         return sum(k.diagonal(x) for k in self.kernels)
 
-    def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
+    def resolve(self, points, rng: np.random.Generator | None = None):
         """Return this kernel with numbers for the length scales that are "median"."""
-        return replace(self, kernels=[k.resolve(points, rng, max_points) for k in self.kernels])
+        return replace(self, kernels=[k.resolve(points, rng) for k in self.kernels])
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,10 +283,10 @@ class Product:
         """Return k(x_i, x_i), shape (n,)."""
         return np.prod([k.diagonal(a) for k, a in zip(self.kernels, self._parts(x), strict=True)], axis=0)
 
-    def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
+    def resolve(self, points, rng: np.random.Generator | None = None):
         """Return this kernel with numbers for the length scales that are "median", each from its own columns."""
         parts = self._parts(points)
-        return replace(self, kernels=[k.resolve(a, rng, max_points) for k, a in zip(self.kernels, parts, strict=True)])
+        return replace(self, kernels=[k.resolve(a, rng) for k, a in zip(self.kernels, parts, strict=True)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -313,6 +313,6 @@ class FeatureKernel:
         features = self.features(x)
         return np.einsum("ij,ij->i", features, features)
 
-    def resolve(self, points, rng: np.random.Generator | None = None, max_points: int = 1000):
+    def resolve(self, points, rng: np.random.Generator | None = None):
         """Return itself: there is nothing to learn."""
         return self

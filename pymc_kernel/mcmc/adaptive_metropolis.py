@@ -25,8 +25,10 @@ def optimal_scale(num_dims: int) -> float:
     return 2.38 / math.sqrt(num_dims)
 
 
-def checked_covariance(covariance) -> np.ndarray:
-    """Return the covariance of a proposal, (d, d); raises ``ValueError`` for an invalid one."""
+def checked_covariance(covariance) -> np.ndarray | None:
+    """Return the covariance of a proposal, (d, d), or None for none; raises ``ValueError`` for an invalid one."""
+    if covariance is None:
+        return None
     covariance = np.atleast_2d(np.array(as_numbers(covariance, "covariance")))
     if covariance.ndim != 2 or covariance.shape[0] != covariance.shape[1]:
         raise ValueError(f"covariance must be square, got shape {covariance.shape}.")
@@ -66,8 +68,7 @@ class Config:
     noisy: bool = False
 
     def __post_init__(self):
-        if self.covariance is not None:
-            object.__setattr__(self, "covariance", checked_covariance(self.covariance))
+        object.__setattr__(self, "covariance", checked_covariance(self.covariance))
         check_between("scale", high=math.inf, scale=self.scale)
         noise.check_target(self.target_accept)
 

@@ -34,7 +34,7 @@ import numpy as np
 _TAIL_MASS = 0.025  # beyond an end of a 95 % interval
 _STANDARD_ERRORS = 2.0  # of the mass that draws have there: a missing mass above that is no chance
 _LARGEST_LOG_WEIGHT = 500.0  # over the median: larger ones are not finite numbers
-_FEWEST_WEIGHTS = 100  # for a fit of their tail: it takes a fifth of them
+_FEWEST = 100  # weights for a fit of their tail, which takes a fifth of them; draws for a quantile and a spread
 
 
 class Coverage(NamedTuple):
@@ -52,10 +52,10 @@ def coverage_of(log_weights: np.ndarray) -> Coverage:
     largest weight makes a tail of equal weights, which has no shape.
     """
     finite = log_weights[np.isfinite(log_weights)]
-    if finite.size < _FEWEST_WEIGHTS:
+    if finite.size < _FEWEST:
         return Coverage(math.nan, math.nan, math.nan)
     distinct = np.unique(finite)
-    masses = [_missing_mass(w, finite.size) for w in (finite, distinct) if w.size >= _FEWEST_WEIGHTS]
+    masses = [_missing_mass(w, finite.size) for w in (finite, distinct) if w.size >= _FEWEST]
     error = math.sqrt(_TAIL_MASS * (1.0 - _TAIL_MASS) / finite.size)
     return Coverage(float(np.fmax.reduce(masses)), error, float(finite.max() - np.median(finite)))
 
@@ -80,18 +80,12 @@ def _missing_mass(log_weights, num_proposals):
     return max(0.0, float(missing) - 1.0 / num_proposals)  # which draws from the posterior itself would miss
 
 
-def pareto_shape(log_weights: np.ndarray) -> float:
-    """Return the shape of a generalized Pareto distribution fitted to the largest weights; NaN where equal or few.
-
-    The largest min(n / 5, 3 sqrt(n)) of n >= 25, by the estimator of Zhang and Stephens (2009) with the weak prior of
-    Vehtari et al. (2024), which draws small samples towards one half.
-    """
-    fitted = _tail(np.exp(np.sort(log_weights) - log_weights.max()))
-    return math.nan if fitted is None else fitted[2]
-
-
 def _tail(ordered):
-    """Return threshold, mass, shape and scale of the upper tail of ordered weights (n,); None for equal or few."""
+    """Return threshold, mass, shape and scale of the upper tail of ordered weights (n,); None for equal or few.
+
+    A generalized Pareto distribution is fitted to the largest min(n / 5, 3 sqrt(n)) of n >= 25, by the estimator of
+    Zhang and Stephens (2009) with the weak prior of Vehtari et al. (2024), which draws small samples towards one half.
+    """
     n = ordered.size
     num_tail = math.ceil(min(0.2 * n, 3.0 * math.sqrt(n)))
     if n <= num_tail:
@@ -205,7 +199,6 @@ _LOW_QUANTILE = 0.01  # quantile of the draws' log densities: points above it ar
 # Two independent draws of a normal distribution are sqrt(2 d) standard deviations apart, give or take one, and a point
 # of that region lies as far from an average draw. The nearest of hundreds is nearer by far.
 _DISTANCE_MARGIN = 3.0
-_LEAST_DRAWS = 100  # for a meaningful quantile and spread
 _FIRST_STRIDE = 0.3  # of the climbs, in units of the scales
 # Factors of the stride: it keeps its length where one step in five goes up (Rechenberg's rule).
 _STRIDE_GROWTH, _STRIDE_DECAY = 1.5, 1.5**-0.25
@@ -275,7 +268,7 @@ def missed(places: KnownPlaces, draws: np.ndarray, log_densities: np.ndarray) ->
     They were evaluated beforehand, not chosen by the chain, whose draws (n, d) are all of the target; thinned ones
     will do.
     """
-    if len(draws) < _LEAST_DRAWS:
+    if len(draws) < _FEWEST:
         return None
     spreads = draws.std(axis=0)
     if not (spreads > 0.0).all():

@@ -23,21 +23,24 @@ import numpy as np
 
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.kernels.points import check_between, check_whole
-from pymc_kernel.linalg import mean_and_factor
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import noise as noise_of
 from pymc_kernel.mcmc.adaptive_metropolis import Info as Info
 from pymc_kernel.mcmc.local_proposal import LocalFit, fit, local_at, propose
-from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept, recent
+from pymc_kernel.mcmc.metropolis import (
+    History,
+    append,
+    checked_start,
+    empty_history,
+    fits_between,
+    metropolis_accept,
+    recent,
+    shape_of,
+)
 from pymc_kernel.parallel import one_blas_thread
 
-# The first fit needs enough positions to span the space; after the last one the scale needs time to settle.
-_FIRST_FIT_DRAWS = 100
-_LAST_FIT_SHARE = 0.8
 # Refreshing with probability rate / t gives about rate x log(T) refreshes in T draws.
 _REFRESH_RATE = 10.0
-# The first third of the record counts as burn-in and is not learned from.
-_RECENT_FRACTION = 2.0 / 3.0
 _HISTORY_PER_POINT = 10  # positions remembered for each point of the subsample
 _LARGEST_SCALE = 4.0  # in units of 2.38 / sqrt(d)
 
@@ -90,8 +93,7 @@ class Config:
     covariance: np.ndarray | None = None
 
     def __post_init__(self):
-        if self.covariance is not None:
-            object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
+        object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
         if not isinstance(self.kernel, Kernel):
             raise TypeError(f"kernel must be one of pymc_kernel.kernels, got {type(self.kernel).__name__}.")
         self.kernel.need_smoothness(1, "a gradient")
@@ -191,7 +193,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
 
     The scale moves at every draw; the subsample is drawn anew with probability min(1, 10 / t), t the
     iterations so far, from the latest two thirds of the history. Where tuning ends, after ``num_tune`` draws, the last
-    refresh happens after four fifths of it, so that the scale settles; 0 for adaptation that goes on and vanishes.
+    refresh happens after nine tenths of it, so that the scale settles; 0 for adaptation that goes on and vanishes.
     """
     d, t = state.position.size, state.iteration + 1
     log_scale, shape = state.log_scale, state.walk
@@ -203,9 +205,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
         shape = shape._replace(mean=mean, factor=factor)
     history = append(state.history, state.position)
     state = state._replace(walk=shape, history=history, log_scale=log_scale, iteration=t)
-    first, last = _FIRST_FIT_DRAWS + 10 * d, math.inf
-    if num_tune:
-        first, last = min(first, int(0.3 * num_tune)), int(_LAST_FIT_SHARE * num_tune)
+    first, last = fits_between(d, num_tune)
     is_drawn = rng.random() * t < _REFRESH_RATE
     is_due = first <= t <= last and (is_drawn or t == last or state.fit is None)
     return refresh(rng, state, config) if is_due else state
@@ -217,11 +217,8 @@ def _shape(state):
     A chain under noise stays in place for dozens of draws, and the running moments of the walk, which weight the latest
     draws most, then rest on a few positions; instead all of the recent history has equal weights.
     """
-    places = recent(state.history, _RECENT_FRACTION)
-    d = places.shape[1]
-    if not state.noise.is_noisy or np.unique(places[:, 0]).size < 4 * d + 4:
-        return state.walk.mean, state.walk.factor
-    return mean_and_factor(places) or (state.walk.mean, state.walk.factor)
+    running = state.walk.mean, state.walk.factor
+    return shape_of(recent(state.history), running) if state.noise.is_noisy else running
 
 
 @one_blas_thread
@@ -230,7 +227,7 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
 
     Where the history holds too few distinct positions (below 2 d + 3), or the fit fails, the earlier proposal is kept.
     """
-    candidates = recent(state.history, _RECENT_FRACTION)
+    candidates = recent(state.history)
     if candidates.shape[0] > config.num_basis:
         candidates = candidates[rng.choice(candidates.shape[0], size=config.num_basis, replace=False)]
     if np.unique(candidates, axis=0).shape[0] < 2 * candidates.shape[1] + 3:

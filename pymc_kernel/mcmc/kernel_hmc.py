@@ -29,7 +29,7 @@ import numpy as np
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
 from pymc_kernel.mcmc.adaptive_metropolis import relocate as relocate
-from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, metropolis_accept
+from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, fits_between, metropolis_accept
 from pymc_kernel.mcmc.surrogate_fit import (
     NUM_EVALUATED,
     SurrogateFit,
@@ -48,11 +48,9 @@ MOVES = ("walk", "trajectories")
 WALK, TRAJECTORIES = MOVES
 
 _NUM_VISITED = 4000  # places remembered
-_FIRST_FIT_DRAWS = 100  # and ten for each dimension
 _GROWTH = 1.15  # of the number of draws from one fit to the next
-_LAST_FIT_SHARE = 0.9  # of tuning; what is left measures the moves of the last fit
 _LONGEST_BURN_IN = 0.5  # of tuning
-_SHORTEST_TUNING = 1000  # draws, by default: PyMC's
+TUNE = 1000  # draws, by default: PyMC's
 _MEMORY = 50.0  # moves of a kind that its worth is averaged over
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 
@@ -87,8 +85,7 @@ class Config:
     covariance: np.ndarray | None = None
 
     def __post_init__(self):
-        if self.covariance is not None:
-            object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
+        object.__setattr__(self, "covariance", walk.checked_covariance(self.covariance))
         check_surrogate_moves(self.surrogate, self.exploring_share, self.max_steps)
         noise.check_target(self.target_accept)
 
@@ -192,7 +189,7 @@ def is_dropped(state: State) -> bool:
 
 def enough_tuning(num_dims: int) -> int:
     """Return the tuning draws of a chain: 1,000, and from nine dimensions on what the longest burn-in asks for."""
-    return max(_SHORTEST_TUNING, math.ceil(burn_in.longest(num_dims) / _LONGEST_BURN_IN))
+    return max(TUNE, math.ceil(burn_in.longest(num_dims) / _LONGEST_BURN_IN))
 
 
 def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:
@@ -202,9 +199,8 @@ def refit_is_due(num_dims: int, iteration: int, num_tune: int) -> bool:
     the known region grows quickly; the last after nine tenths.
     """
     t = iteration + 1
-    first = min(_FIRST_FIT_DRAWS + 10 * num_dims, int(0.3 * num_tune))
-    last = int(_LAST_FIT_SHARE * num_tune)
-    if not 1 <= first <= t <= last:
+    first, last = fits_between(num_dims, num_tune)
+    if not (num_tune and 1 <= first <= t <= last):
         return False
 
     def level(draws):

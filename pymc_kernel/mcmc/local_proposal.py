@@ -15,7 +15,6 @@ from pymc_kernel.linalg import cholesky_in_place, dot_product, lower_times, solv
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
-_BANDWIDTH_POINTS = 500  # of which the median distance is taken
 _TRACE_POINTS = 50  # over which the mean trace is taken
 
 
@@ -180,7 +179,7 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: n
         mean, factor = np.zeros(d), np.eye(d)
         unit = float(np.linalg.norm(points.std(axis=0))) / math.sqrt(d)
     whitened = whiten(points, mean, factor)
-    kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng, _BANDWIDTH_POINTS)
+    kernel = config.kernel.resolve(np.unique(whitened, axis=0), rng)
     points_t, inverse = np.ascontiguousarray(whitened.T), kernel.inverse_length_scale(d)
     profile = isinstance(kernel, RadialKernel), kernel.family, *kernel.shape_parameters
     learned = LocalFit(mean, factor, points_t, inverse, *profile, 1.0, unit)

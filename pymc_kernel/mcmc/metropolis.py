@@ -6,6 +6,10 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.linalg import mean_and_factor
+
+_LAST_FIT_SHARE = 0.9  # of tuning; in what is left the scale settles, and the moves of the last fit are measured
+_ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
 
 
 def checked_start(position, log_density: float, size: int | None = None) -> tuple[np.ndarray, float]:
@@ -48,6 +52,15 @@ def robbins_monro_rate(iteration: int) -> float:
     return (1.0 + iteration) ** -0.6
 
 
+def fits_between(num_dims: int, num_tune: int) -> tuple[int, float]:
+    """Return after how many draws of tuning the first and the last fit come; 0 for tuning without an end.
+
+    The first needs enough positions to span the space, 100 + 10 d; it comes after three tenths of tuning at the latest.
+    """
+    enough = 100 + 10 * num_dims
+    return (min(enough, int(0.3 * num_tune)), int(_LAST_FIT_SHARE * num_tune)) if num_tune else (enough, math.inf)
+
+
 class History(NamedTuple):
     """Every ``stride``-th position since the start, at most ``capacity`` of them.
 
@@ -82,7 +95,14 @@ def append(history: History, position: np.ndarray) -> History:
     return History(buffer, count + 1, stride, 0)
 
 
-def recent(history: History, fraction: float) -> np.ndarray:
-    """Return a view of the latest ``fraction`` of the record, shape (n, d)."""
+def recent(history: History, fraction: float = 2.0 / 3.0) -> np.ndarray:
+    """Return a view of the latest ``fraction`` of the record, shape (n, d); its first third counts as burn-in."""
     start = history.count - int(np.ceil(fraction * history.count))
     return history.buffer[start : history.count]
+
+
+def shape_of(places: np.ndarray, otherwise: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
+    """Return mean (d,) and covariance factor (d, d) of places (n, d), or ``otherwise`` where too few of them differ."""
+    if np.unique(places[:, 0]).size <= _ENOUGH_FOR_SHAPE * places.shape[1]:
+        return otherwise
+    return mean_and_factor(places) or otherwise

@@ -15,19 +15,12 @@ from typing import NamedTuple
 
 #: Acceptance rate of the best random walk on a Gaussian in many dimensions, without noise.
 PLAIN_TARGET = 0.234
-#: Accepted steps of a random walk at its best scale that are worth about as many effective draws, 12, as tell a spread
-#: to a fifth, in each dimension.
-MOVES_PER_DIMENSION = 12
 _INTERVAL = 10  # draws between two probes while adapting: a tenth more evaluations
 _LATE_SHARE = 0.01  # interval between probes as a share of the draws so far, where adaptation never ends
 # Before the first probes, the ceiling of a standard deviation of 1.5 is assumed, with the weight of five probes: a
 # target rate that is too low for a while costs little, one too high lets the scale collapse in the first hundred draws.
 _PRIOR_CEILING, _PRIOR_WEIGHT = 0.29, 5
 _LOWEST_CEILING = 1e-3  # smallest acceptance rate that a ceiling may have
-_FEWEST_PROBES = 10  # before anything is reported to the user
-# A target above this share of the ceiling is reached by short steps alone: on a Gaussian, under noise of a standard
-# deviation of 1.5, with .44 of the best scale at this share and with .3 at .9.
-_REACHABLE_SHARE = 0.8
 
 
 class Noise(NamedTuple):
@@ -90,9 +83,3 @@ def target_of(target_accept: float | str, known: Noise | None = None) -> float:
     if target_accept != "auto":
         return target_accept
     return known.target if known is not None and known.is_noisy else PLAIN_TARGET
-
-
-def is_out_of_reach(target_accept: float | str, known: Noise) -> bool:
-    """Return whether noise keeps the acceptance rate below the target, or so near it that steps shrink to nothing."""
-    is_measured = known.is_noisy and known.num_probes >= _FEWEST_PROBES
-    return bool(is_measured) and target_of(target_accept, known) > _REACHABLE_SHARE * known.ceiling

@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import check_whole
-from pymc_kernel.linalg import definite_cholesky, lower_times, mean_and_factor, ridged_cholesky, solve_lower, whiten
+from pymc_kernel.linalg import definite_cholesky, lower_times, ridged_cholesky, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
-from pymc_kernel.mcmc.metropolis import recent
+from pymc_kernel.mcmc.metropolis import recent, shape_of
 from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_step_size, random_chains
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
@@ -20,7 +20,6 @@ NUM_EVALUATED = 20_000  # evaluations of a density remembered to learn from
 _TRIALS = 100  # starts of the trajectories that choose step size and length
 _VALIDATION = 1000  # draws that cross-validation looks at
 _NEW_SEARCH_EVERY = 3  # fits; those in between search for settings from the last ones only
-_ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
 
 
 type Shape = tuple[np.ndarray, np.ndarray]
@@ -177,7 +176,8 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     """Return a surrogate learned from what one chain, or several, have evaluated and visited; None where that fails."""
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
-    draws, shape = bulk_of(states), _recent_shape(states)
+    # All since the chains were in the bulk: the walks' shapes count the burn-in from a far start, too.
+    draws, shape = bulk_of(states), shape_of(bulk_of(states, 1.0), joint_shape(states))
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
     learned = learn(
         rng, config.surrogate, draws, rows[:, :-1], rows[:, -1], shape, previous and previous.learned,
@@ -191,18 +191,6 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:
     """Return the latest ``fraction`` of the positions (n, d) that the chains have visited since their burn-in."""
     return np.concatenate([recent(s.visited, fraction) for s in states])
-
-
-def _recent_shape(states):
-    """Return mean and factor of the chains since they were in the bulk, or of the walks where positions are too few.
-
-    Otherwise the burn-in from a far start would count while the chain tunes.
-    """
-    places = bulk_of(states, 1.0)
-    d = places.shape[1]
-    if len(np.unique(places[:, 0])) > _ENOUGH_FOR_SHAPE * d:
-        return mean_and_factor(places) or joint_shape(states)
-    return joint_shape(states)
 
 
 @one_blas_thread

@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
-from pymc_kernel.scores.expansion import Expansion, rows_value_and_score, value_and_score
+from pymc_kernel.scores.expansion import Expansion, value_and_score
 
 # Of the step size, drawn anew for each trajectory: small steps still move where large ones are rejected.
 _STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
@@ -37,10 +37,7 @@ def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansio
     def block(start, stop):
         _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, start, stop, ends, values, firsts, last)
 
-    if work_per_chain > 0.0:
-        over_row_blocks(block, n, work_per_chain)
-    else:
-        block(0, n)
+    over_row_blocks(block, n, work_per_chain)
     return ends, values, firsts, last
 
 
@@ -85,29 +82,23 @@ def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansio
     Trajectories have random lengths, from half of ``num_steps`` on: otherwise periodic ones might return to their start
     every time.
     """
-    (n, d), shape = starts.shape, (len(starts), length)
+    d, shape = starts.shape[1], (len(starts), length)
     steps = rng.integers((num_steps + 1) // 2, num_steps + 1, size=shape)
     momenta, uniforms = rng.standard_normal((*shape, d)), rng.random(shape)
     sizes = vary_step_size(rng, step_size, shape)
-    work = float(length * num_steps * expansion.coefficients.size * d) if n > 1 else 0.0
+    work = float(length * num_steps * expansion.coefficients.size * d)
     ends, values, firsts, _ = surrogate_chains(starts, momenta, uniforms, steps, sizes, expansion, work)
     return ends, values, firsts, steps.sum(axis=1)
 
 
 def _trial_accept(starts, momenta, step_size, expansion):
     """Return the mean of min(1, exp(-energy error)) over trajectories on the surrogate alone."""
-    q, p = starts.copy(), momenta.copy()
-    values, scores = np.empty(len(q)), np.empty_like(q)
-    rows_value_and_score(q, expansion, 0, len(q), values, scores)
-    before = values - 0.5 * (p**2).sum(axis=1)
+    shape = (len(starts), 1)
+    always, steps, sizes = np.full(shape, -1.0), np.full(shape, _TRIAL_STEPS), np.full(shape, step_size)
+    _, values, firsts, last = surrogate_chains(starts, momenta[:, None], always, steps, sizes, expansion)
     # Beyond the limit of stability trajectories go to infinity, which their energy shows.
     with np.errstate(over="ignore", invalid="ignore"):
-        for _ in range(_TRIAL_STEPS):
-            p += 0.5 * step_size * scores
-            q += step_size * p
-            rows_value_and_score(q, expansion, 0, len(q), values, scores)
-            p += 0.5 * step_size * scores
-        gains = values - 0.5 * (p**2).sum(axis=1) - before
+        gains = values - firsts + 0.5 * (momenta**2 - last**2).sum(axis=1)
     return np.where(np.isnan(gains), 0.0, np.exp(np.minimum(gains, 0.0))).mean()
 
 
@@ -120,22 +111,17 @@ def vary_step_size(rng: np.random.Generator, step_size: float, size: int) -> np.
     return step_size * _STEP_FACTORS[rng.integers(len(_STEP_FACTORS), size=size)]
 
 
-def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansion, guess: float = 0.3) -> float:
+def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansion) -> float:
     """Return the step size at which the surrogate's own energy is conserved well enough: no likelihood is needed.
 
     The starts (n, d) are typical positions, in the coordinates of the expansion, with standard normal momenta.
     """
     low, high = math.log(1e-4), math.log(2.0)
-    middle = min(max(math.log(guess), low), high)
-    width = 1.0
-    # The acceptance falls with the step size: bracket from the guess, then halve.
+    # The acceptance falls with the step size.
     while low < high - 0.05:
-        if _trial_accept(starts, momenta, math.exp(middle), expansion) >= _ENERGY_ACCEPT:
-            low = middle
-            middle = min(middle + width, 0.5 * (low + high)) if high == math.log(2.0) else 0.5 * (low + high)
-        else:
-            high = middle
-            middle = max(middle - width, 0.5 * (low + high)) if low == math.log(1e-4) else 0.5 * (low + high)
+        middle = 0.5 * (low + high)
+        is_stable = _trial_accept(starts, momenta, math.exp(middle), expansion) >= _ENERGY_ACCEPT
+        low, high = (middle, high) if is_stable else (low, middle)
     return math.exp(low)
 
 
@@ -151,17 +137,14 @@ def choose_chain_length(rng, starts: np.ndarray, step_size: float, num_steps: in
 
 def largest_correlation(before: np.ndarray, after: np.ndarray) -> float:
     """Return the largest absolute correlation of a column of (n, d) arrays before and after; 0 for constant columns."""
-    before, after = _in_unit_range(before), _in_unit_range(after)
-    sums, n = np.stack([before.sum(axis=0), after.sum(axis=0)]), len(before)
-    squares = np.stack([np.einsum("ij,ij->j", side, side) for side in (before, after)]) - sums**2 / n
-    products = np.einsum("ij,ij->j", before, after) - sums.prod(axis=0) / n
-    varies = (squares > 0.0).all(axis=0)
-    correlations = np.abs(products[varies]) / np.sqrt(squares[:, varies].prod(axis=0))
+    before, after = _centered(before), _centered(after)
+    sizes = np.linalg.norm(before, axis=0) * np.linalg.norm(after, axis=0)
+    varies = sizes > 0.0
+    correlations = np.abs(np.einsum("ij,ij->j", before, after)[varies]) / sizes[varies]
     return float(correlations.max(initial=0.0))
 
 
-def _in_unit_range(values):
-    """Return columns of (n, d) from their first values, in units of the largest: squares keep their digits."""
+def _centered(values):
+    """Return columns of (n, d) minus their means; from their first values, so that constant ones are exactly zero."""
     apart = values - values[0]
-    largest = np.abs(apart).max(axis=0)
-    return apart / np.where(largest > 0.0, largest, 1.0)
+    return apart - apart.mean(axis=0)

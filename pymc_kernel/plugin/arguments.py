@@ -9,6 +9,7 @@ from inspect import Parameter, signature
 import numpy as np
 from pytensor.graph.basic import Variable
 
+from pymc_kernel.kernels.points import check_between as check_between
 from pymc_kernel.kernels.points import check_whole as check_whole
 
 type RandomSeed = int | Sequence[int] | np.ndarray | np.random.Generator | None
@@ -28,13 +29,6 @@ def check_keywords(who: str, given: Iterable[str], known: set[str], advice: str)
     unknown = sorted(set(given) - known)
     if unknown:
         raise TypeError(f"{who} got an unexpected keyword argument {', '.join(map(repr, unknown))}. {advice}")
-
-
-def check_timeout(timeout: float | None) -> None:
-    """Raise where a time limit is neither None nor a positive number of seconds."""
-    is_number = isinstance(timeout, int | float | np.number) and not isinstance(timeout, bool)
-    if timeout is not None and not (is_number and 0.0 < timeout < np.inf):
-        raise ValueError(f"timeout must be a positive number of seconds, got {timeout!r}.")
 
 
 def check_executor(executor: Executor | int | None) -> None:

@@ -19,13 +19,10 @@ from pymc_kernel.linalg import dot_product
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 
-_RADIAL, _COSINE = 0, 1
-
 
 class Expansion(NamedTuple):
     """The arrays of the formula above, as compiled code takes them."""
 
-    kind: int
     family: int
     shape_a: float
     shape_b: float
@@ -34,7 +31,7 @@ class Expansion(NamedTuple):
     points_t: np.ndarray  # (p, m), U; for cosines (0, 0)
     coefficients: np.ndarray  # (m,), a
     directions_t: np.ndarray  # (p, m), v, or (p, 0) where there are none
-    phases: np.ndarray  # (m,), p; for radial ones (0,)
+    phases: np.ndarray  # (m,), p; for radial ones (0,), which tells the two apart
     linear: np.ndarray  # (d,), g
     quadratic: np.ndarray  # (d, d), Q
 
@@ -63,7 +60,7 @@ def radial_expansion(
     transform, coefficients = np.ascontiguousarray(transform), np.ascontiguousarray(coefficients, dtype=float)
     along = np.empty((len(transform), 0)) if directions is None else np.ascontiguousarray(directions.T)
     profile = kernel.family, *kernel.shape_parameters
-    return Expansion(_RADIAL, *profile, center, transform, points_t, coefficients, along, np.empty(0), *quadratic)
+    return Expansion(*profile, center, transform, points_t, coefficients, along, np.empty(0), *quadratic)
 
 
 def _about(center, linear, quadratic, num_dims):
@@ -78,13 +75,13 @@ def cosine_expansion(frequencies, phases, coefficients, *, linear=None, quadrati
     center, *quadratic = _about(center, linear, quadratic, frequencies.shape[1])
     frequencies, phases = np.ascontiguousarray(frequencies), np.ascontiguousarray(phases)
     coefficients, none = np.ascontiguousarray(coefficients, dtype=float), np.empty((0, 0))
-    return Expansion(_COSINE, 0, 1.0, 1.0, center, frequencies, none, coefficients, none, phases, *quadratic)
+    return Expansion(0, 1.0, 1.0, center, frequencies, none, coefficients, none, phases, *quadratic)
 
 
 def change_variables(expansion: Expansion, factor: np.ndarray, mean: np.ndarray) -> Expansion:
     """Return the expansion as a function of q, where x = mean + factor q; its score is factor' times the old."""
     shift = mean - expansion.center
-    if expansion.kind == _COSINE:
+    if expansion.phases.size > 0:
         moved = expansion._replace(phases=expansion.phases + expansion.transform @ shift)
     else:
         moved = expansion._replace(points_t=expansion.points_t - (expansion.transform @ shift)[:, None])
@@ -128,7 +125,7 @@ def value_and_score(x, e, score):
         u[i] = 0.0
         for k in range(d):
             u[i] += e.transform[i, k] * z[k]
-    if e.kind == _COSINE:
+    if e.phases.size > 0:
         for j in range(m):
             angle = u[j] + e.phases[j]
             value += e.coefficients[j] * np.cos(angle)

@@ -5,7 +5,7 @@ themselves the log density of the target p is known as well, so the error of q i
 serve as weights: what is tested then is p, whatever q is (Fisher and Oates 2023).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -41,8 +41,8 @@ class HeldOutScores:
         Distinct points that the surrogates were fitted to, in all.
     """
 
-    scores: np.ndarray
-    weights: np.ndarray
+    scores: np.ndarray = field(repr=False)
+    weights: np.ndarray = field(repr=False)
     log_density_error: float
     score_error: float
     overlap: float

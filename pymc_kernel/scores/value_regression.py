@@ -4,20 +4,22 @@ The values are a log density, or many outputs of a function, which share one fac
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 from scipy.linalg import cho_solve, solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
+from scipy.spatial.distance import cdist, pdist
 from scipy.stats import chi2
 
-from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
+from pymc_kernel.kernels import RadialKernel
+from pymc_kernel.kernels.profiles import fill_derivatives
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
-_ROUGH_ITERATIONS = 8
+FEW_ITERATIONS = 8  # from each start, and from where the last search ended
 _TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where differences of one hardly matter
 _PRIOR_SD = 2.0  # of the log length scales
 _PRIOR_SD_NOISY = 1.0
@@ -26,8 +28,8 @@ _LEFT_OVER = 1e-4  # of the prior variance, in squared units of the log density
 _STARTS = (0.5, 1.5)  # of the length scale, in units of the median distance
 # Logs of amplitudes and noises, in squared units of the log density. The covariance stays solvable at their ends.
 _BOUNDS_RADIAL = (0.0, math.log(1e5))
-_BOUNDS_RADIAL_NOISY = (math.log(1e-2), math.log(1e5))  # a larger floor would serve as noise, at short length scales
-_BOUNDS_QUADRATIC = (math.log(1e-2), math.log(1e5))  # of the quadratic part's variance
+# Of the quadratic part, and of the radial one under noise: a larger floor would serve as noise, at short length scales.
+_BOUNDS_QUADRATIC = (math.log(1e-2), math.log(1e5))
 _BOUNDS_NUGGET = (math.log(1e-5), math.log(400.0))  # of the variance of the noise, up to a standard deviation of twenty
 # The same without noise: rounding, and what the kernels cannot follow.
 _BOUNDS_NUGGET_EXACT = (math.log(1e-5), math.log(1e-2))
@@ -117,7 +119,7 @@ class Regression:
         self.whitened = whitened
         self.values = values
         self.depth_squared = depth**2
-        self.kernel = kernel
+        self.kernel = replace(kernel, length_scale=1.0)
         self.num_dims = whitened.shape[1]
 
     @cached_property
@@ -132,20 +134,13 @@ class Regression:
 
     def median_distance(self) -> float:
         """Return the median distance of two points."""
-        squared = _squared_distances(self.whitened)
-        return float(np.sqrt(np.median(squared[np.triu_indices_from(squared, 1)])))
+        return float(np.median(pdist(self.whitened)))
 
     def _value_and_slope(self, squared):
         a, b = self.kernel.shape_parameters
         value, slope, curvature = np.empty((3, squared.size))
         fill_derivatives(self.kernel.family, a, b, squared.ravel(), value, slope, curvature)
         return value.reshape(squared.shape), slope.reshape(squared.shape)
-
-    def _covariance_of(self, hyper, profile):
-        covariance = hyper.radial * profile
-        covariance += hyper.quadratic * self.polynomial
-        covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
-        return covariance
 
     def _noise(self, hyper):
         return hyper.nugget + hyper.depth_noise * self.depth_squared
@@ -158,8 +153,9 @@ class Regression:
         """
         hyper = Hyperparameters.unpack(logs)
         scaled = self.whitened * hyper.inverse_length_scale
-        value, slope = self._value_and_slope(_squared_distances(scaled))
-        covariance = self._covariance_of(hyper, value)
+        value, slope = self._value_and_slope(cdist(scaled, scaled, "sqeuclidean"))
+        covariance = hyper.radial * value + hyper.quadratic * self.polynomial
+        covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
         # All matrices are symmetric and have their rows one after the other; LAPACK takes rows for columns, and its
         # lower triangle is the upper one.
         factor, info = dpotrf(covariance.T, lower=1, overwrite_a=1)
@@ -199,10 +195,10 @@ class Regression:
         weights of the pivots are L^-T c. Pivots are added until almost none of the prior variance is left.
         """
         noise = self._noise(hyper)
-        diagonal = _smooth_diagonal(self.kernel, hyper, self.whitened)
+        diagonal = variance_of(hyper, self.whitened)
 
         def columns(p):
-            return _smooth(self.kernel, hyper, self.whitened, self.whitened[p])
+            return covariance_of(hyper, self.kernel, self.whitened, self.whitened[p])
 
         # Where the density is nearly zero, more of the prior variance may be left.
         tolerance = _LEFT_OVER * np.exp(0.5 * np.minimum(np.sqrt(self.depth_squared), 40.0))
@@ -222,7 +218,8 @@ class Regression:
         the values L L'a at the points, column by column, so that the error for every rank is known at once. Smooth
         surrogates need a tenth of the points, and so a tenth of the time of a trajectory.
         """
-        gram = _profile(self.kernel, _squared_distances(self.whitened * hyper.inverse_length_scale))
+        scaled = self.whitened * hyper.inverse_length_scale
+        gram = self.kernel.profile_matrix(scaled, scaled, 0)
         exact = hyper.radial * (gram @ weights)
         factor, pivots, rank, _ = dpstrf(gram, lower=1, tol=1e-12, overwrite_a=1)
         factor, order = np.tril(factor)[:, :rank], pivots - 1
@@ -240,40 +237,28 @@ class Regression:
 
     def leave_one_out_error(self, hyper) -> float:
         """Return the weighted root mean square of a_i / (K^-1)_ii, weights exp(-depth / 4)."""
-        squared = _squared_distances(self.whitened * hyper.inverse_length_scale)
-        covariance = self._covariance_of(hyper, _profile(self.kernel, squared))
+        covariance = covariance_of(hyper, self.kernel, self.whitened, self.whitened)
+        covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
         inverse = cho_solve((_definite(covariance), True), np.eye(self.values.size))
         residuals = (inverse @ self.values) / np.diag(inverse)
         return float(np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * np.sqrt(self.depth_squared)))))
 
 
-def _profile(kernel, squared):
-    """Return the kernel at scaled squared distances of any shape."""
-    out = np.empty(squared.size)
-    fill_profile(kernel.family, *kernel.shape_parameters, 0, squared.ravel(), out)
-    return out.reshape(squared.shape)
+def variance_of(hyper: Hyperparameters, z: np.ndarray) -> np.ndarray:
+    """Return the prior variance (n,) of values at z (n, d), without noise."""
+    return hyper.radial + hyper.quadratic * (1.0 + (z**2).sum(axis=1) / z.shape[1]) ** 2
 
 
-def _smooth(kernel, hyper, one, other):
-    """Return radial k(|(z - z') / l|) + quadratic (1 + z'z / d)^2 for all pairs, (n, m)."""
-    a, b = one * hyper.inverse_length_scale, other * hyper.inverse_length_scale
-    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
-    np.maximum(squared, 0.0, out=squared)
-    radial = hyper.radial * _profile(kernel, squared)
-    return radial + hyper.quadratic * (1.0 + one @ other.T / one.shape[1]) ** 2
+def covariance_of(hyper: Hyperparameters, kernel: RadialKernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the covariance (n, m) of values at a (n, d) and b (m, d), without noise; the kernel has length scale 1."""
+    radial = kernel.profile_matrix(a * hyper.inverse_length_scale, b * hyper.inverse_length_scale, 0)
+    return hyper.radial * radial + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2
 
 
-def _smooth_diagonal(kernel, hyper, points):
-    at_zero = _profile(kernel, np.zeros(1))[0]
-    return hyper.radial * at_zero + hyper.quadratic * (1.0 + (points**2).sum(axis=1) / points.shape[1]) ** 2
-
-
-def _squared_distances(points):
-    norms = (points**2).sum(axis=1)
-    squared = norms[:, None] + norms - 2.0 * points @ points.T
-    np.maximum(squared, 0.0, out=squared)
-    np.fill_diagonal(squared, 0.0)
-    return squared
+def trend_features(z: np.ndarray) -> np.ndarray:
+    """Return 1, z_i and z_i z_j for i <= j, (n, 1 + k + k (k + 1) / 2)."""
+    rows, columns = np.triu_indices(z.shape[1])
+    return np.hstack([np.ones((len(z), 1)), z, z[:, rows] * z[:, columns]])
 
 
 def learn_hyperparameters(
@@ -292,7 +277,7 @@ def learn_hyperparameters(
             starts.append(Hyperparameters(np.full(d, 1.0 / (_STARTS[-1] * distance)), 1.0, 10.0, 1.0, 1e-4))
     nugget = _BOUNDS_NUGGET if noisy else _BOUNDS_NUGGET_EXACT
     prior_sd = _PRIOR_SD_NOISY if noisy else _PRIOR_SD
-    radial = _BOUNDS_RADIAL_NOISY if noisy else _BOUNDS_RADIAL
+    radial = _BOUNDS_QUADRATIC if noisy else _BOUNDS_RADIAL
     bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
     if has_outputs:  # their amplitudes stand for the radial part's
         nugget = _BOUNDS_NUGGET_ESTIMATES if noisy else _BOUNDS_NUGGET_OUTPUTS
@@ -311,5 +296,5 @@ def learn_hyperparameters(
     starts = [np.clip(s.pack(), *np.array(bounds).T) for s in starts]
     if len(starts) > 1:
         # A few steps from each start show which leads to the lowest minimum.
-        starts = [min((climb(s, _ROUGH_ITERATIONS) for s in starts), key=lambda r: r.fun).x]
+        starts = [min((climb(s, FEW_ITERATIONS) for s in starts), key=lambda r: r.fun).x]
     return Hyperparameters.unpack(climb(starts[0], max_iterations).x)

@@ -6,7 +6,7 @@ Hamiltonian trajectories along one).
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
@@ -19,15 +19,16 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion, within_range
 from pymc_kernel.scores.score_matching import ridge_of
 from pymc_kernel.scores.value_regression import (
+    FEW_ITERATIONS,
     Hyperparameters,
     Regression,
     depth_of,
     learn_hyperparameters,
     reference_of,
+    trend_features,
     window_of,
 )
 
-_FEW_ITERATIONS = 10  # from where the last search ended
 _LEAST_POINTS = 20  # beyond five a dimension: fewer do not fix the kernel's settings
 
 
@@ -157,7 +158,7 @@ class Values:
         departures = values - reference - trend[0]
         data = Regression(whitened, departures, depth_of(values), self.kernel)
         small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))
-        limit = self.max_iterations if search or start is None else _FEW_ITERATIONS
+        limit = self.max_iterations if search or start is None else FEW_ITERATIONS
         hyper = learn_hyperparameters(small, start, search, limit, noisy)
         pivots, weights = data.regress(hyper, self.num_basis)
         # quadratic (1 + z.z_j / d)^2 summed with weights is a polynomial; the constant is dropped.
@@ -167,7 +168,7 @@ class Values:
         inverse = np.linalg.inv(factor)
         kept, coefficients = data.take(pivots).compress(hyper, weights)
         expansion = radial_expansion(
-            replace(self.kernel, length_scale=1.0),
+            data.kernel,
             points[pivots[kept]],
             coefficients,
             transform=hyper.inverse_length_scale[:, None] * inverse,
@@ -208,7 +209,7 @@ def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarr
     """
     d = whitened.shape[1]
     rows, columns = np.triu_indices(d)
-    design = np.hstack([np.ones((values.size, 1)), whitened, whitened[:, rows] * whitened[:, columns]])
+    design = trend_features(whitened)
     center = values.mean()
     coefficients = lstsq(design, values - center, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
     curvature = np.zeros((d, d))

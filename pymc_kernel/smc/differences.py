@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.cluster.vq import kmeans2
+from scipy.special import logsumexp
 
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc.moves import Evaluated, Proposals, Scaled, following
@@ -21,7 +22,7 @@ _LARGEST_LOG_SCALE = 50.0  # of steps on a target without an end, so that factor
 _MAX_POINTS = 3000  # that a mixture is fitted to
 _POINTS_A_NUMBER = 6.0  # points for each number of a component's mean and covariance, at least
 _MAX_COMPONENTS = 32
-_RIDGE = 1e-4  # of the smallest within-component variance, relative to the mean one of its direction
+_RIDGE = 1e-4  # of the variance within components, relative to that of all points in the same direction
 _INFLATION = 1.3  # of each covariance: tails that are too light keep particles where they are
 _WIDE_SHARE, _WIDE = 0.05, 4.0  # weight of one normal for all, and the inflation of its covariance
 
@@ -54,8 +55,7 @@ class NormalMixture(NamedTuple):
             logs[k] = -0.5 * (((positions - mean) @ inverse.T) ** 2).sum(axis=1)
         log_determinants = np.log(np.diagonal(self.inverses, axis1=1, axis2=2)).sum(axis=1)
         logs += (self.log_weights + log_determinants - 0.5 * self.means.shape[1] * math.log(2.0 * math.pi))[:, None]
-        largest = logs.max(axis=0)
-        return largest + np.log(np.exp(logs - largest).sum(axis=0))
+        return logsumexp(logs, axis=0)
 
 
 @one_blas_thread
@@ -79,30 +79,17 @@ def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> NormalMixtur
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="One of the clusters is empty")  # then there are fewer
             labels = kmeans2(scaled, count, iter=8, minit="++", missing="warn", rng=rng)[1]
-    means, covariances, weights = [np.zeros(d)], [_WIDE * overall], [_WIDE_SHARE]
-    within = _within(scaled, labels, overall)
-    for label in np.unique(labels):
-        part = scaled[labels == label]
-        share = len(part) / len(some)
-        center = part.mean(axis=0)
-        square = (part - center).T @ (part - center)
+    parts = [scaled[labels == label] for label in np.unique(labels)]
+    centers = [part.mean(axis=0) for part in parts]
+    squares = [(part - center).T @ (part - center) for part, center in zip(parts, centers, strict=True)]
+    within = _RIDGE * np.diag(np.diag(overall)) + sum(squares) / len(some)
+    means, covariances, weights = [np.zeros(d), *centers], [_WIDE * overall], [_WIDE_SHARE]
+    for part, square in zip(parts, squares, strict=True):
         # As if there were d + 1 more points of the mean shape of all parts.
-        covariance = (square + (d + 1) * within) / (len(part) + d + 1)
-        means.append(center)
-        covariances.append(_INFLATION * covariance + _RIDGE * np.diag(np.diag(covariance)))
-        weights.append((1.0 - _WIDE_SHARE) * share)
+        covariances.append(_INFLATION * (square + (d + 1) * within) / (len(part) + d + 1))
+        weights.append((1.0 - _WIDE_SHARE) * len(part) / len(some))
     scale = np.outer(spread, spread)
     return NormalMixture.of(mean + spread * np.array(means), scale * np.array(covariances), np.array(weights))
-
-
-def _within(scaled, labels, overall):
-    """Return the mean covariance within parts."""
-    total = 1e-6 * overall
-    for label in np.unique(labels):
-        part = scaled[labels == label]
-        centered = part - part.mean(axis=0)
-        total = total + centered.T @ centered / len(scaled)
-    return total
 
 
 class Pairs(NamedTuple):

@@ -21,21 +21,22 @@ from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
+from scipy.spatial.distance import cdist
+from scipy.special import logsumexp
 
 from pymc_kernel.kernels.points import as_numbers, as_points, check_between
 from pymc_kernel.linalg import ridged_cholesky, whiten
-from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.parallel import one_blas_thread, over_row_blocks
+from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.score_matching import Finite
 from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
 
 # Of the proposals, nu in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws.
 _SCALES = (0.35, 0.7, 1.0, 1.4)
 _SAFE_SHARE = 0.05  # of every scale
-_LARGEST_LEARNED_SHARE = 0.9  # of the draws with a weight above zero
 _LEARNED_SHARE = 0.25  # of the particles: the effective sample size of the tempered weights for learning
 _LARGEST_DRIFT = 2.0  # in standard deviations of the proposal
+_ROWS = 256  # of the distances between draws and particles that are in memory at a time
 
 
 @dataclass(frozen=True)
@@ -144,20 +145,20 @@ def step(
     positions = centers + scales[which][:, None] * (noise @ factor.T)
     whitened = solve_triangular(factor, positions.T, lower=True).T
     middle = solve_triangular(factor, centers.T, lower=True).T
-    by_scale = np.empty((n, len(scales)))
     if config.weights == "mixture":
-
-        def block(start, stop):
-            _mixture_block(whitened, middle, scales, by_scale, start, stop)
-
-        over_row_blocks(block, n, float(n * (d + 10 * len(scales))))
+        by_scale = np.empty((n, len(scales)))
+        for start in range(0, n, _ROWS):
+            rows = slice(start, start + _ROWS)
+            squared = cdist(whitened[rows], middle, "sqeuclidean")
+            nearest = squared.min(axis=1, keepdims=True)
+            squared -= nearest
+            for k, rate in enumerate(0.5 / scales**2):
+                by_scale[rows, k] = np.log(np.exp(-rate * squared).mean(axis=1)) - rate * nearest[:, 0]
     else:
-        squared = ((whitened - middle) ** 2).sum(axis=1)
-        by_scale[:] = -0.5 * squared[:, None] / scales**2 - d * np.log(scales)
-    by_scale -= 0.5 * d * math.log(2.0 * math.pi) + np.log(np.diag(factor)).sum()
+        by_scale = -0.5 * ((whitened - middle) ** 2).sum(axis=1)[:, None] / scales**2
+    by_scale -= d * np.log(math.sqrt(2.0 * math.pi) * scales) + np.log(np.diag(factor)).sum()
     joint = by_scale + np.log(state.shares)
-    largest = joint.max(axis=1, keepdims=True)
-    log_proposal = (largest + np.log(np.exp(joint - largest).sum(axis=1, keepdims=True)))[:, 0]
+    log_proposal = logsumexp(joint, axis=1)
     log_weights = np.asarray(log_density(positions), dtype=float) - log_proposal
     log_weights[~(log_weights < np.inf)] = -np.inf
     if (log_weights > -np.inf).any():
@@ -186,7 +187,7 @@ def _tempered(log_weights, num_particles):
     quarter of the particles (nonlinear importance sampling, Koblents and Miguez 2015); estimates use the true weights.
     """
     alive = np.count_nonzero(log_weights > -np.inf)
-    wanted = min(_LEARNED_SHARE * num_particles / max(alive, 1), _LARGEST_LEARNED_SHARE)
+    wanted = min(_LEARNED_SHARE * num_particles / max(alive, 1), 1.0)
     return normalized(next_temperature(log_weights, 0.0, wanted) * log_weights)
 
 
@@ -220,25 +221,3 @@ def _drift(particles, score_of, factor, drift_size):
     length = np.sqrt((along**2).sum(axis=1, keepdims=True))
     along *= np.minimum(1.0, _LARGEST_DRIFT / np.maximum(length, 1e-300))
     return along @ factor.T
-
-
-@compiled
-def _mixture_block(whitened, centers, scales, out, start, stop):
-    """Write log (1/n) sum_j nu^-d exp(-|y_i - c_j|^2 / (2 nu^2)) for every scale nu."""
-    n, d = centers.shape
-    k = scales.shape[0]
-    squared = np.empty(n)
-    for i in range(start, stop):
-        nearest = np.inf
-        for j in range(n):
-            total = 0.0
-            for a in range(d):
-                total += (whitened[i, a] - centers[j, a]) ** 2
-            squared[j] = total
-            nearest = min(nearest, total)
-        for s in range(k):
-            rate = 0.5 / (scales[s] * scales[s])
-            total = 0.0
-            for j in range(n):
-                total += math.exp(-rate * (squared[j] - nearest))
-            out[i, s] = math.log(total / n) - rate * nearest - d * math.log(scales[s])

@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from scipy.special import logsumexp, softmax
 
 from pymc_kernel.kernels.points import as_numbers, check_whole
 
@@ -25,10 +26,7 @@ def _checked(logs, name) -> np.ndarray:
 def log_mean_exp(log_values: np.ndarray) -> float:
     """Return log of the mean of exp; -inf where all are."""
     log_values = _checked(log_values, "log_values")
-    largest = log_values.max()
-    if largest == -np.inf:
-        return -math.inf
-    return float(largest + math.log(np.exp(log_values - largest).mean()))
+    return float(logsumexp(log_values)) - math.log(log_values.size)
 
 
 def normalized(log_weights: np.ndarray) -> np.ndarray:
@@ -46,18 +44,15 @@ def normalized(log_weights: np.ndarray) -> np.ndarray:
             f"the largest of {log_weights.size} log_weights is {largest}: no particle has a finite weight to go on "
             "from."
         )
-    weights = np.exp(log_weights - largest)
-    return weights / weights.sum()
+    return softmax(log_weights)
 
 
 def effective_share(log_weights: np.ndarray) -> float:
     """Return (sum w)^2 / (n sum w^2), the effective sample size over n, in [1 / n, 1]; 0 where all weights are."""
     log_weights = _checked(log_weights, "log_weights")
-    largest = log_weights.max()
-    if largest == -np.inf:
+    if log_weights.max() == -np.inf:
         return 0.0
-    weights = np.exp(log_weights - largest)
-    return float(weights.sum() ** 2 / (weights.size * (weights**2).sum()))
+    return float(1.0 / (log_weights.size * (softmax(log_weights) ** 2).sum()))
 
 
 def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wanted_share: float) -> float:

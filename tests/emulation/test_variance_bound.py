@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 
 from pymc_kernel.emulation import fit_outputs, noisy_variance, variance_bound
-from pymc_kernel.emulation.fitted_outputs import covariance_of, variance_of
+from pymc_kernel.kernels import Gaussian
+from pymc_kernel.scores.value_regression import covariance_of, variance_of
 
 
 def value_at(bound, fit, inputs):
@@ -27,7 +28,7 @@ def test_by_all_rows_it_is_the_posterior_variance(learned):
     inputs, fit = learned
     new, hyper = np.random.default_rng(1).uniform(-1.5, 1.5, (50, 2)), fit.hyperparameters
     z, points = fit.scaled(new, inside=False), fit.points / fit.inverse_length_scale
-    explained = np.linalg.solve(fit.factor, covariance_of(hyper, points, z))
+    explained = np.linalg.solve(fit.factor, covariance_of(hyper, Gaussian(), points, z))
     exact = variance_of(hyper, z) - (explained**2).sum(axis=0)
     np.testing.assert_allclose(value_at(variance_bound(fit, inputs), fit, new), exact, atol=1e-8, rtol=1e-2)
     assert exact.max() > 1e-4
@@ -61,8 +62,8 @@ def test_of_noisy_values_it_is_the_posterior_variance():
     fit = fit_outputs(inputs, values[:, None], rng, is_log_likelihood=True, is_noisy=True)
     hyper, new = fit.hyperparameters, rng.normal(0.0, 1.5, (50, 2))
     z, at = fit.scaled(inputs, inside=False), fit.scaled(new, inside=False)
-    across = covariance_of(hyper, z, at)
-    explained = np.linalg.solve(covariance_of(hyper, z, z) + hyper.nugget * np.eye(120), across)
+    across = covariance_of(hyper, Gaussian(), z, at)
+    explained = np.linalg.solve(covariance_of(hyper, Gaussian(), z, z) + hyper.nugget * np.eye(120), across)
     exact = variance_of(hyper, at) - (across * explained).sum(axis=0)
     np.testing.assert_allclose(value_at(noisy_variance(fit), fit, new), exact, rtol=0.01)
     assert exact.max() > 3.0 * exact.min()

@@ -27,4 +27,4 @@ def test_recent_part():
     history = empty_history(100, 1)
     for t in range(30):
         history = append(history, np.array([float(t)]))
-    np.testing.assert_array_equal(recent(history, 2 / 3)[:, 0], np.arange(10.0, 30.0))
+    np.testing.assert_array_equal(recent(history)[:, 0], np.arange(10.0, 30.0))

@@ -120,10 +120,3 @@ def test_a_small_target_is_reached_under_noise():
     density = NoisyNormal(1.5, 0, scale=1e-5)
     draws, _ = chain(am, am.Config(noisy=True), density, 1, 0, 1000, 2000)
     assert draws.std() == pytest.approx(1e-5, rel=0.35)
-
-
-def test_a_target_near_the_ceiling_is_out_of_reach():
-    """Above eight tenths of it, once it has been measured."""
-    for ceiling, num_probes, is_out in ((0.28, 20, True), (0.30, 20, False), (0.2, 3, False)):
-        known = noise.unmeasured(True)._replace(ceiling=ceiling, num_probes=num_probes)
-        assert noise.is_out_of_reach(0.234, known) == is_out

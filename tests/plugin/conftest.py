@@ -10,7 +10,7 @@ from pymc_kernel.plugin.samplers import surrogate
 
 #: Of chains on emulated models blocks of 20 draws, not 50, and at most five; 200 tuning draws of ``sample_surrogate``,
 #: whose chains begin at draws of what they sample; and 40 draws whose log densities are compared.
-SHORT = {(chains, "_BLOCK"): 20, (chains, "_MOST_BLOCKS"): 5, (surrogate, "_TUNE"): 200, (challengers, "COMPARED"): 40}
+SHORT = {(chains, "_BLOCK"): 20, (chains, "_MOST_BLOCKS"): 5, (surrogate, "TUNE"): 200, (challengers, "COMPARED"): 40}
 FULL = {setting: getattr(*setting) for setting in SHORT}
 MODE = pytensor.config.mode
 

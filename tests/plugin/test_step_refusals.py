@@ -136,34 +136,6 @@ def test_noise_is_measured_while_tuning_and_scales_do_not_collapse(name):
     assert scales.max() < 4.0
 
 
-def test_a_target_that_noise_puts_out_of_reach_is_reported(caplog):
-    sample(two_noisy_parameters(), lambda: pk.AdaptiveMetropolis(target_accept=0.234), cores=1, tune=400, chains=1)
-    [message] = [r.message for r in caplog.records if "cannot be reached" in r.message]
-    assert 'Leave target_accept at "auto"' in message
-    assert "variance of" in message
-
-
-@pytest.mark.parametrize("num_draws", [100, 1000])
-def test_a_chain_that_hardly_moved_says_so_at_its_end(num_draws):
-    model = two_noisy_parameters()
-    with model:
-        step = pk.AdaptiveMetropolis()
-    step.setup_chain(np.random.default_rng(1), 300, num_draws)
-    point = advance(step, model.initial_point(), 300)[-1]
-    step.stop_tuning()
-    said = []
-    for _ in range(num_draws):
-        before = point["theta"]
-        point, [statistics] = step.step(point)
-        said.append((statistics["warning"], not np.array_equal(before, point["theta"])))
-    warnings, moved = zip(*said, strict=True)
-    assert step.moves == sum(moved)
-    assert not any(warnings[:-1])
-    assert (sum(moved) < 24) == (num_draws == 100) == (warnings[-1] is not None)
-    if num_draws == 100:
-        assert f"moved {sum(moved)} times in 100 draws" in warnings[-1].message
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("way", noisy_walks.WAYS)
 @pytest.mark.parametrize("name", noisy_walks.STEPS)

@@ -13,7 +13,7 @@ from pytensor.graph.op import Op
 
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_between, check_executor, check_whole
 from pymc_kernel.plugin.emulation.evaluations import Evaluations
 from pymc_kernel.plugin.emulation.model_graph import with_hoisted, with_whole_likelihood
 from pymc_kernel.plugin.emulation.search import MODES_APART, TOLERANCE, TOO_FEW, Search
@@ -231,7 +231,7 @@ def emulate(
 def check_search(evaluations, batch_size, tolerance, executor, store, timeout, random_seed) -> None:
     """Raise where an argument of :func:`emulate` is out of range."""
     check_whole("batch_size", evaluations=evaluations, batch_size=batch_size)
-    check_timeout(timeout)
+    check_between("timeout", high=np.inf, timeout=timeout)
     check_executor(executor)
     if not (isinstance(tolerance, int | float | np.number) and 0.0 <= tolerance < np.inf):
         raise ValueError(f"tolerance must be a finite number, not below zero, got {tolerance!r}.")

@@ -46,7 +46,7 @@ _NONE: Mapping = MappingProxyType({})
 TOLERANCE = 0.05
 _CHAINS = 4
 _UNCERTAIN = 2  # evaluations in a round where what is learned is least certain, of ``COMPARED`` draws
-_POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
+POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
 _GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
 _LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
@@ -298,7 +298,7 @@ class Search:
     @property
     def _is_poor(self) -> bool:
         """Whether most draws of the emulated model have no place in the posterior, by the last round."""
-        return not self.rounds or self.rounds[-1].distance > _POOR
+        return not self.rounds or self.rounds[-1].distance > POOR
 
     def learn(self) -> bool:
         """Learn from all evaluations so far; return whether they are enough."""
@@ -573,7 +573,7 @@ class Search:
         return (
             f"the emulated model should not be trusted: {' and '.join(problems)}, after {len(self.record)} "
             "evaluations. Take more evaluations, or a prior or start= nearer to the data."
-            + (_EXACT if differ and chains_agree and best.distance < _POOR else "")
+            + (_EXACT if differ and chains_agree and best.distance < POOR else "")
             + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
         )
 

@@ -143,7 +143,7 @@ class ModelDraws:
     dataset: xr.Dataset  # the chosen variables, deterministic ones included
     conditional_on: list[str]  # names of discrete variables
     weights: np.ndarray | None  # (chain, draw), of draws with the scores of a surrogate
-    learned: LearnedScores | None  # accuracy of that surrogate
+    learned: LearnedScores | None  # by that surrogate, with its accuracy
     every: int  # one in ``every`` draws of the data is used
 
     def labeled(self, values: np.ndarray, last: str | None = None, combine: Callable = np.sum) -> xr.Dataset:
@@ -245,9 +245,9 @@ def stacked(dataset: xr.Dataset, names: Sequence[str]) -> np.ndarray:
 def _scored(selected, draws, score):
     """Return draws (chain, draw, d), thinned for a surrogate, with their scores, weights, accuracy and interval."""
     if isinstance(score, str):
-        every, found, learned = learn_scores(selected.model, draws, selected.stats)
+        every, learned = learn_scores(selected.model, draws, selected.stats)
         draws = draws[:, ::every]
-        return draws, found.scores.reshape(draws.shape), found.weights.reshape(draws.shape[:2]), learned, every
+        return draws, learned.scores.reshape(draws.shape), learned.weights.reshape(draws.shape[:2]), learned, every
     flat = draws.reshape(-1, draws.shape[2])
     scores = np.asarray(score(flat), dtype=float)
     if scores.shape != flat.shape:

@@ -33,35 +33,25 @@ _LARGEST_NOISY_ERROR = 0.1  # noisy weights correct less of the error: above, ri
 _MIN_EFFECTIVE_DRAWS = 100.0  # effective number of weighted draws
 
 
-@dataclass(frozen=True)
-class LearnedScores:
-    """How accurate the scores of a surrogate are.
+@dataclass(frozen=True, eq=False)
+class LearnedScores(HeldOutScores):
+    """Scores of a surrogate of a model at its draws, and how accurate they are.
 
     Attributes
     ----------
-    num_values : int
-        Different draws whose log density the surrogate was fitted to.
     num_evaluations : int
         Evaluations of the model made for the fit; the other values were in the run.
-    log_density_error : float
-        95 of 100 held-out draws have a smaller error, in units of the log density.
-    score_error : float
-        Error at held-out draws over the size of the scores (root mean squares).
-    overlap : float
-        Of the surrogate with the posterior: one where they are the same.
-    effective_draws : float
-        Effective sample size of the draws, weighted by surrogate over posterior.
     noisy : bool
         Whether log densities are estimates; their noise is in ``log_density_error`` and ``overlap`` then.
     """
 
-    num_values: int
     num_evaluations: int
-    log_density_error: float
-    score_error: float
-    overlap: float
-    effective_draws: float
     noisy: bool
+
+    @property
+    def effective_draws(self) -> float:
+        """Effective sample size of the draws, weighted by surrogate over posterior."""
+        return self.effective_share * len(self.weights)
 
     @property
     def trouble(self) -> str:
@@ -92,10 +82,8 @@ def _percent(share):
     return f"{100.0 * share:.2g} %" if share < 0.995 else f"{100.0 * share:.0f} %"
 
 
-def learn_scores(
-    model: pm.Model | None, positions: np.ndarray, stats: xr.Dataset | None
-) -> tuple[int, HeldOutScores, LearnedScores]:
-    """Return the thinning interval, the held-out scores of the thinned draws, and their accuracy.
+def learn_scores(model: pm.Model | None, positions: np.ndarray, stats: xr.Dataset | None) -> tuple[int, LearnedScores]:
+    """Return the thinning interval, and the held-out scores of the thinned draws.
 
     ``positions`` (chain, draw, d) are all draws on the unconstrained scale, ``stats`` their ``sample_stats``, which
     must hold log densities where there is no model. ``NoGradientError`` says why no surrogate can be learned either.
@@ -147,16 +135,7 @@ def learn_scores(
         judged = held_out_scores(used, values, folds, noisy=noisy)
     except ValueError as error:
         raise NoGradientError(f"no score could be learned from {len(used)} draws: {error}") from error
-    record = LearnedScores(
-        num_values=judged.num_values,
-        num_evaluations=num_evaluations,
-        log_density_error=judged.log_density_error,
-        score_error=judged.score_error,
-        overlap=judged.overlap,
-        effective_draws=judged.effective_share * len(used),
-        noisy=noisy,
-    )
-    return every, judged, record
+    return every, LearnedScores(**vars(judged), num_evaluations=num_evaluations, noisy=noisy)
 
 
 def _evaluator(model):

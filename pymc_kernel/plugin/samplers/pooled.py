@@ -19,6 +19,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
+from pymc_kernel.plugin.emulation.search import POOR
 from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
@@ -27,13 +28,11 @@ from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
+from pymc_kernel.plugin.samplers.transition_step import NUM_VISITED
 from pymc_kernel.plugin.warn import report, warn_user
 
-_TUNE = 1000  # of NUTS along an emulated model, as in pm.sample; and evaluations at most until it is learned
 _ENOUGH = 0.2  # distance of an emulated model: at least six of ten proposals along it are accepted
-_USELESS = 0.5  # there may be none
 _STUCK = 0.1  # of a chain without a move of one group: it has less than ten draws of that group then
-_JUDGED_DRAWS = 1000  # of each chain, by which it is judged whether the density ends where the draws do
 _NOISY = 1.7  # nats: above this a fixed computing budget is better spent on better estimates (Doucet et al. 2015)
 _MODES_APART = "the posterior has modes apart, which chains do not go between: pk.sample_surrogate weighs them."
 
@@ -137,9 +136,10 @@ def sample_khmc(
     if step is None and initvals is None:
         _check_for_sample(kwargs, model)
         if (search := part_of(model, _ENOUGH, rng)) is not None:
-            learn(search, _TUNE if tune is None else tune, progressbar=progressbar)
+            # At most as many evaluations as a chain would take to tune.
+            learn(search, kernel_hmc.TUNE if tune is None else tune, progressbar=progressbar)
             # Groups move one at a time, so that the distance of all of them together does not decide.
-            is_useful = search.is_confirmed and (search.best.distance < _USELESS or len(search.estimated) > 1)
+            is_useful = search.is_confirmed and (search.best.distance < POOR or len(search.estimated) > 1)
             if (search.has_ended or is_useful) and not search.best_is_by_particles:
                 emulated = search.result()
                 return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
@@ -184,7 +184,7 @@ def sample_khmc(
 def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs) -> xr.DataTree:
     """Return exact draws along a model whose black boxes have been learned."""
     seeds = [int(s) for s in rng.integers(2**30, size=chains)]
-    tune = _TUNE if tune is None else tune
+    tune = kernel_hmc.TUNE if tune is None else tune
     with model:
         step = EmulatedNUTS(emulated)
         idata = pm.sample(
@@ -228,7 +228,7 @@ def _say(model, step, idata, rng):
     words = [raised_warning(int(raised.sum()), weights.size, step.density.error), missing_mass_warning(weights.ravel())]
     posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
     if {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
-        every = slice(None, None, max(1, posterior.sizes["draw"] // _JUDGED_DRAWS))
+        every = slice(None, None, max(1, posterior.sizes["draw"] // NUM_VISITED))
         columns = value_draws(posterior.isel(draw=every), model)
         levels = stats["lp"].values[:, every]
         draws = np.concatenate([np.reshape(columns[v], (*levels.shape, -1)) for v in step.vars], axis=-1)

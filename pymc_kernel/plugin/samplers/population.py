@@ -3,8 +3,8 @@
 import numpy as np
 import pymc as pm
 import xarray as xr
+from arviz_stats.base import array_stats
 
-from pymc_kernel.mcmc.chain_checks import pareto_shape
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
@@ -173,8 +173,11 @@ def _tree(model, results, draws):
         posterior.append(weighted.isel(chain=c, draw=chosen).assign_coords(draw=np.arange(draws)))
         per_chain["log_evidence"].append(log_mean_exp(log_weights))
         per_chain["ess"].append(1.0 / (shares[-1] ** 2).sum())
-        shape = pareto_shape(log_weights[log_weights > -np.inf])
-        per_chain["pareto_k"].append(np.inf if np.isnan(shape) else shape)  # of too few weights
+        try:
+            shape = float(array_stats.psislw(-log_weights[log_weights > -np.inf])[1])
+        except (ValueError, IndexError):  # too few weights, or all the same
+            shape = np.nan
+        per_chain["pareto_k"].append(np.inf if np.isnan(shape) else shape)
     with np.errstate(divide="ignore"):
         weighted["log_weight"] = (("chain", "draw"), np.log(shares))
     stats = {

@@ -33,8 +33,6 @@ _STATS = {
 }
 _EPSILON = "epsilon_"  # prefix to the name of a block, for its bandwidths
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
-# Share of distinct particles below which a warning is given: of 1,000 particles twenty would be distinct.
-_FEW_DISTINCT = 0.02
 # R-hat of populations above which a warning is given: PyMC's own limit. Each then tells as much as fifty draws.
 _LARGEST_RHAT = 1.01
 
@@ -398,13 +396,6 @@ def _tidied(idata):
 
 
 def _warn(posterior, stats):
-    distinct = float(stats["distinct_ancestors"].min())
-    if distinct < _FEW_DISTINCT:
-        report(
-            f"At one stage only {100 * distinct:.1f} % of the particles had offspring: the evidence is unreliable. "
-            "Take more particles, or a higher threshold.",
-            stats,
-        )
     rhat = 1.0
     if posterior.sizes["chain"] > 1:
         rhat = np.nanmax([rhat, *(float(r.max()) for r in az.rhat(posterior).values())])

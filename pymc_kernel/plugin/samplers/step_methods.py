@@ -53,9 +53,7 @@ _SHARED_NOTES = """
     (rejections in a row up to this draw), ``evaluations`` (of the log density, normally 1). With an estimated
     likelihood ``y`` also ``failed_share_y`` (of the simulations for the proposal, or of its estimates) and
     ``log_estimate_variance`` (measured while tuning). :func:`diagnose` sums them up. A chain that is stuck after
-    tuning is reported once, with the variance of the log estimate if the density is estimated. With an estimated
-    density two more kinds of chains are reported: those that cannot reach the given ``target_accept`` under the
-    measured noise, and those that have moved less than twelve times for each parameter.
+    tuning is reported once, with the variance of the log estimate if the density is estimated.
 """
 
 

@@ -9,6 +9,7 @@ import pymc as pm
 import xarray as xr
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 
+from pymc_kernel.mcmc.kernel_hmc import TUNE
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
 from pymc_kernel.plugin.emulation.emulate import TOLERANCE, check_search, learn, search_of
 from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
@@ -16,7 +17,6 @@ from pymc_kernel.plugin.model.unconstrained import constrained_draws, data_group
 from pymc_kernel.plugin.warn import STATUS_FLAGS, report
 
 _RESERVED = {"evaluation", "coordinate", "position", "log_density", "status"}
-_TUNE = 1000  # as pm.sample
 
 
 @explain_arguments
@@ -153,7 +153,7 @@ def sample_surrogate(
         with search.model if exact else emulated:
             step = EmulatedNUTS(emulated) if exact else search.chains.nuts(emulated, TARGET_ACCEPT)
             starts = None if exact else starts_of(emulated, chains, np.random.default_rng([entropy, 3]))
-            settings = {"tune": _TUNE, "chains": chains, "random_seed": seeds, "progressbar": progressbar}
+            settings = {"tune": TUNE, "chains": chains, "random_seed": seeds, "progressbar": progressbar}
             tree = pm.sample(draws, step=step, initvals=starts, **settings)
     _add_groups(tree, model, emulated, counts, status)
     if is_whole:

@@ -24,10 +24,9 @@ from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_
 from pymc_kernel.plugin.reports.likelihood_checks import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
 
-_NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part
-_SEARCH_SHARE = 0.1  # evaluations for climbs from the prior's draws towards modes, as a share of the tuning draws
+NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part, or its density ends with them
+_SEARCH_SHARE = 0.1  # of the tuning draws: evaluations of candidates for a start, and of climbs from them to modes
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
-_TUNE_PER_CANDIDATE = 10  # tuning draws for each candidate of a start, so that these cost a tenth at the most
 
 _STATISTICS = {
     "accept": np.float64,
@@ -51,7 +50,6 @@ class TransitionState(StepMethodState):
     noise: Any  # generators of an estimated density
     warned: bool
     draw: int  # draws of the chain so far, tuning included
-    moves: int  # proposals accepted after tuning
     raised: int  # calls of the model that raised after tuning
     counted: int  # calls of the model, up to the last draw
     log_weights: list  # of the draws after tuning, where the transition reports them
@@ -122,7 +120,7 @@ class TransitionStep(ArrayStepShared):
         self.returned = None
         self.surroundings = None
         self.warned = False
-        self.draw = self.moves = self.raised = 0
+        self.draw = self.raised = 0
         self.log_weights = []
         self.counted = self.density.calls
         self.known = self.tried
@@ -164,10 +162,9 @@ class TransitionStep(ArrayStepShared):
         self.draw += 1
         raised = self.density.num_raised - raised
         if not self.tune:
-            self.moves += info.accepted
             self.raised += raised
             self.log_weights.append(getattr(info, "log_weight", math.nan))
-        if not self.tune and self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
+        if not self.tune and self.draw % max(1, self.num_draws // NUM_VISITED) == 0:
             self.visited.append((state.position, state.log_density))
             if self.density.simulated:
                 self.simulated.append((state.position, self.density.simulated))
@@ -256,7 +253,7 @@ class TransitionStep(ArrayStepShared):
 
     def _drawn_start(self, position, log_density):
         is_default = self.prior is not None and np.array_equal(position, self.prior.default)
-        if not is_default or self.num_tune < _TUNE_PER_CANDIDATE * STARTS_TRIED:
+        if not is_default or _SEARCH_SHARE * self.num_tune < STARTS_TRIED:
             return position, log_density
         start, self.known = self.drawn_start(self.num_tune, self.rng)
         # Estimated once more: the best of many estimates is too large, and the chain would get stuck on it.
@@ -299,10 +296,10 @@ class TransitionStep(ArrayStepShared):
 
     def _problem(self, state) -> str:
         """Return what is wrong with a chain after tuning, and why; or nothing."""
-        problem = self._movement_warning(state)
-        if not problem:
+        if state.rejections < STUCK_AFTER:
             return ""
-        return problem + (noise_report(self.density, state) if self.density.estimated else _NO_FIT)
+        reason = noise_report(self.density, state) if self.density.estimated else _NO_FIT
+        return f"a chain has rejected {state.rejections} proposals in a row. {reason}"
 
     def _last_words(self) -> list[str]:
         """Return warnings from all draws of the chain, some of them empty."""
@@ -314,10 +311,6 @@ class TransitionStep(ArrayStepShared):
             words.append(normality_warning(self.simulated, self.coordinates))
             words.append(raised_warning(self.raised, self.num_draws, self.density.error))
         return words
-
-    def _movement_warning(self, state) -> str:
-        is_stuck = state.rejections >= STUCK_AFTER
-        return f"a chain has rejected {state.rejections} proposals in a row. " if is_stuck else ""
 
     # -- PyMC's progress bar ---------------------------------------------------------------------------
 
@@ -346,20 +339,3 @@ class RandomWalkStep(TransitionStep):
         if self.tune or self.adaptation == "vanishing":
             return state
         return state._replace(noise=state.noise._replace(next_probe=math.inf))
-
-    def _movement_warning(self, state) -> str:
-        problem = super()._movement_warning(state)
-        if problem or not self.density.estimated:
-            return problem
-        if self._is_last_draw and self.moves < noise.MOVES_PER_DIMENSION * state.position.size:
-            return (
-                f"a chain has moved {self.moves} times in {self.num_draws} draws, which is too little to show the "
-                f"spread of {state.position.size} parameters. "
-            )
-        if self.config.learn_scale and noise.is_out_of_reach(self.config.target_accept, state.noise):
-            return (
-                f"the target acceptance of {self.config.target_accept:g} cannot be reached but by steps too short to "
-                f"explore: noise lets no more than {state.noise.ceiling:.2g} of all steps through, however short. "
-                'Leave target_accept at "auto". '
-            )
-        return ""

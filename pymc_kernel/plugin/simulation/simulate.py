@@ -18,7 +18,7 @@ from pymc_kernel.likelihood_free import (
     simulate_once,
 )
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.arguments import RandomSeed, check_executor, check_timeout, check_whole
+from pymc_kernel.plugin.arguments import RandomSeed, check_between, check_executor, check_whole
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
 from pymc_kernel.plugin.model.priors import check_prior_draws
@@ -148,7 +148,7 @@ def _check(model, draws, executor, batch_size, timeout, retries, max_failures, m
     sizes = {"draws": draws, "batch_size": batch_size, "max_in_flight": max_in_flight}
     check_whole(*sizes, **sizes)
     check_whole(least=0, retries=retries)
-    check_timeout(timeout)
+    check_between("timeout", high=np.inf, timeout=timeout)
     if not 0.0 <= max_failures <= 1.0:
         raise ValueError(f"max_failures is a share and must be in [0, 1], got {max_failures!r}.")
     check_executor(executor)
