@@ -72,15 +72,9 @@ def test_an_exact_density_is_evaluated_once_a_draw():
 # -- right posteriors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["KernelHMC", *(pytest.param(name, marks=pytest.mark.slow) for name in ("AdaptiveMetropolis", "KAMH"))]
-)
 @pytest.mark.machine_code
-def test_constrained_and_shaped_variables(name):
-    # Draws of kernel HMC are nearly independent.
-    length = {"draws": 1000, "tune": 600} if name == "KernelHMC" else {"draws": 8000, "tune": 1500}
-    idata = sample(exact_model(), STEPS[name], cores=1, **length)
-    posterior = idata["posterior"]
+def test_constrained_and_shaped_variables():
+    posterior = sample(exact_model(), pk.KernelHMC, cores=1, draws=1000, tune=600)["posterior"]
     assert (posterior["sigma"] > 0).all()
     # Monte Carlo error at an effective size of 300 or more: five of them.
     assert float(posterior["sigma"].mean()) == pytest.approx(np.sqrt(2 / np.pi), abs=5 * 0.6 / np.sqrt(300))
