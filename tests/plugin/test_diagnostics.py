@@ -149,6 +149,8 @@ def test_a_single_sample_dimension(small):
     report = pk.ksd_test(tree(stacked), model=model, sample_dims=["sample"], num_replicates=50)
     assert report.shares["level"].shape == (3,)
     assert "ksd" in pk.summary(tree(stacked), model=model, sample_dims=["sample"], kind="stats").attrs
+    run = xr.DataTree.from_dict({"posterior": stacked, "sample_stats": xr.Dataset({"lp": ("sample", np.zeros(300))})})
+    assert Selection(run, model=model, sample_dims=["sample"]).stats["lp"].shape == (1, 300)
 
 
 def test_diagnose_says_it_in_words(small, capsys):
@@ -289,8 +291,6 @@ def test_wrong_draws_are_refused(small):
         pk.ksd_test(tree(idata["posterior"].to_dataset().isel(group=slice(0, 2))), model=model)
     with pytest.raises(ValueError, match="none of the chosen variables"):
         pk.ksd_test(idata, model=model, var_names="product")
-    with pytest.raises(TypeError, match="no model in context: give model="):
-        pk.ksd_test(idata)
 
 
 def test_what_is_no_tree_of_draws_says_what_to_give(capsys):
