@@ -44,8 +44,6 @@ def pytest_configure(config):
 
 
 def pytest_collection_modifyitems(config, items):
-    # The longest tests first, so that one process does not work on them while the other has nothing left to do.
-    items.sort(key=lambda item: item.path.name != "test_readme.py")
     if config.getoption("--runslow"):
         return
     for item in items:

@@ -56,6 +56,11 @@ def two_threads():
 
 @pytest.mark.usefixtures("two_threads")
 def test_blas_has_one_thread_inside_and_as_many_as_before_outside():
+    @one_blas_thread
+    def fails():
+        assert set(blas_threads()) == {1}
+        raise ValueError("as it should")
+
     before = blas_threads()
     with one_blas_thread:
         assert set(blas_threads()) == {1}
@@ -63,16 +68,6 @@ def test_blas_has_one_thread_inside_and_as_many_as_before_outside():
             assert set(blas_threads()) == {1}
         assert set(blas_threads()) == {1}
     assert blas_threads() == before
-
-
-@pytest.mark.usefixtures("two_threads")
-def test_errors_restore_the_number_of_threads():
-    @one_blas_thread
-    def fails():
-        assert set(blas_threads()) == {1}
-        raise ValueError("as it should")
-
-    before = blas_threads()
     with pytest.raises(ValueError, match="as it should"):
         fails()
     assert blas_threads() == before

@@ -1,12 +1,10 @@
 """The README is short, its code runs as written, and what it says is right."""
 
 import re
-import warnings
 from pathlib import Path
 
 import numpy as np
 import pymc as pm
-import pytensor
 import pytensor.tensor as pt
 import pytest
 
@@ -42,27 +40,6 @@ def closed_form(names):
         noise = pm.HalfNormal("noise", 1.0)
         pm.Normal("level", dose[:, None] / volume * share, noise, observed=names["level"])
     return model
-
-
-def test_other_examples_run(tmp_path, monkeypatch):
-    """With fewer draws than README's own, which the long tests take, and without machine code."""
-    sample, fit = pm.sample, pm.fit
-
-    def short_fit(count, **settings):
-        found = fit(count // 100, **settings)
-        draw = found.sample
-        found.sample = lambda count, **settings: draw(count // 10, **settings)
-        return found
-
-    few = {"draws": 20, "tune": 50, "chains": 2, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
-    monkeypatch.setattr(pm, "sample", lambda **settings: sample(**settings | few))
-    monkeypatch.setattr(pm, "fit", short_fit)
-    with pytensor.config.change_flags(mode="FAST_COMPILE"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of draws that are too few
-        names = run("EstimatedLikelihood(", tmp_path, monkeypatch)
-        assert names["idata"]["posterior"]["level"].shape == (2, 20)
-        names = run("ksd_test(", tmp_path, monkeypatch)
-    assert names["fit"]["posterior"]["eta"].shape == (1, 200, 8)
 
 
 # While NUTS tunes, a trajectory may run away.

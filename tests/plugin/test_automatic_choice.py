@@ -9,7 +9,7 @@ from pymc.step_methods import STEP_METHODS
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NoisyBlockError
-from tests.plugin.models import exact_model, noisy_model, noisy_normal
+from tests.plugin.models import exact_model, noisy_normal
 
 QUIET = {"progressbar": False, "compute_convergence_checks": False, "random_seed": 1}
 
@@ -60,16 +60,6 @@ def test_models_without_our_blocks_keep_the_steps_of_pymc():
     finally:
         STEP_METHODS[:] = before
     assert not any(pk.KernelHMC in steps for steps in with_ours)
-
-
-@pytest.mark.machine_code
-def test_plain_sampling_keeps_the_estimates_that_were_accepted():
-    with noisy_model():
-        idata = pm.sample(100, tune=60, chains=1, cores=1, **QUIET)
-    theta, log_density = idata["posterior"]["theta"].values[0], idata["sample_stats"]["lp"].values[0]
-    stays = np.diff(theta) == 0.0
-    assert 20 < stays.sum() < 99
-    np.testing.assert_array_equal(np.diff(log_density) == 0.0, stays)
 
 
 def test_discrete_variables_are_refused_with_a_way_out():

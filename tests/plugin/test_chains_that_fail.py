@@ -44,25 +44,6 @@ def test_a_step_of_pymc_s_sampler_says_once_a_chain_that_calls_raised(caplog):
     assert caplog.text.count("RuntimeError: no steady state") == 1
 
 
-def often_zero():
-    """A likelihood whose estimates are zero with probability one half, and unbiased."""
-
-    def estimate(rng, theta, observed):
-        return float(np.log(2.0) - 0.5 * (theta - observed) ** 2) if rng.random() < 0.5 else -np.inf
-
-    with pm.Model() as model:
-        theta = pm.Normal("theta")
-        pk.EstimatedLikelihood("y", estimate, theta, observed=np.array(1.0))
-    return model
-
-
-def test_chains_begin_where_half_of_the_estimates_are_zero():
-    """Twelve chains begin twice each; the posterior is N(1/2, 1/2)."""
-    with often_zero():
-        idata = pk.sample_khmc(300, tune=100, chains=12, random_seed=1, **QUIET)
-    assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.5, abs=0.2)
-
-
 def black_box_model(function):
     with pm.Model() as model:
         theta = pm.Normal("theta")

@@ -13,9 +13,7 @@ from pymc.distributions import transforms
 from scipy.special import expit
 
 import pymc_kernel as pk
-from pymc_kernel import stein
 from pymc_kernel.errors import NoGradientError
-from pymc_kernel.plugin.reports import diagnostics, ksd_report
 from pymc_kernel.plugin.reports.model_draws import Selection, read_draws
 from pymc_kernel.plugin.warn import report
 from tests.plugin.models import noisy_model, square_without_gradient
@@ -151,6 +149,8 @@ def test_a_single_sample_dimension(small):
     report = pk.ksd_test(tree(stacked), model=model, sample_dims=["sample"], num_replicates=50)
     assert report.shares["level"].shape == (3,)
     assert "ksd" in pk.summary(tree(stacked), model=model, sample_dims=["sample"], kind="stats").attrs
+    run = xr.DataTree.from_dict({"posterior": stacked, "sample_stats": xr.Dataset({"lp": ("sample", np.zeros(300))})})
+    assert Selection(run, model=model, sample_dims=["sample"]).stats["lp"].shape == (1, 300)
 
 
 def test_diagnose_says_it_in_words(small, capsys):
@@ -182,35 +182,18 @@ def test_diagnose_says_it_in_words(small, capsys):
     assert table.attrs["ksd_p"] == found["ksd"].p_value
 
 
-def a_report(shares, p_values):
-    """A report of a vector, as if these numbers had been found."""
-    shares, p_values = np.array(shares), np.array(p_values)
-    test = stein.KSDTest(
-        0.3, 0.001, np.ones(10), np.array([0.1, 0.2]), 0.15, shares, shares, p_values, None, 500, 3, 0.1
-    )
-    parts = [xr.Dataset({"x": ("i", v)}) for v in (shares, p_values, shares)]
-    return diagnostics.KSDReport(test, *parts, xr.Dataset(), ())
-
-
-def test_parameters_are_named_that_fail_and_no_others():
-    shares = [0.02, 0.1, 0.6, 0.25, 0.01, 0.02]
-    report = a_report(shares, [0.004, 0.32, 0.001, 0.049, 0.3, 0.9])
-    assert list(report.table()["ksd_share"]) == sorted(shares, reverse=True)
-    _, named, advice = ksd_report.in_words(report, [], 0.05, 1500, "Do this.")
-    assert re.findall(r"x\[(\d)\]", named) == ["2", "0", "3"]
-    assert advice == "Do this."
-    many = ksd_report.in_words(a_report(np.full(9, 1 / 9), np.full(9, 0.01)), [], 0.05, 1500, "")[1]
-    assert "x[4] (p = 0.01) and 4 more;" in many
-
-
-def test_advice_follows_from_the_first_cause(small):
-    part = read_draws(Selection(small[1], model=small[0]))
-    apart = {"rhat": {"bad_params": ["x"]}}
-    said = ksd_report.misfit_advice(part, apart | {"divergent": {"n_divergent": 250}})
-    assert re.search("250 diverged: .*target_accept", said)
-    assert "take longer ones" in ksd_report.misfit_advice(part, apart)
-    part.draws = part.draws[:1]
-    assert "run several" in ksd_report.misfit_advice(part, {})
+def test_advice_follows_from_the_first_cause(rng, capsys):
+    with pm.Model() as model:
+        pm.Normal("x", shape=9)
+    x = 1.5 + rng.standard_normal((2, 300, 9))
+    apart, diverged = x + np.array([0.0, 1.0])[:, None, None], {"diverging": np.arange(600).reshape(2, 300) < 250}
+    for draws, stats, words in (
+        (apart, {"sample_stats": diverged}, "250 diverged: .*target_accept"),
+        (apart, {}, "take longer ones"),
+        (x[:1], {}, "run several"),
+    ):
+        assert pk.diagnose(az.from_dict({"posterior": {"x": draws}, **stats}), model=model)
+        assert re.search(rf"x\[\d\] \(p = 0.0\d*\) and 4 more;[\s\S]*{words}", capsys.readouterr().out)
 
 
 def test_separated_modes_are_warned_of(capsys, rng):
@@ -308,8 +291,6 @@ def test_wrong_draws_are_refused(small):
         pk.ksd_test(tree(idata["posterior"].to_dataset().isel(group=slice(0, 2))), model=model)
     with pytest.raises(ValueError, match="none of the chosen variables"):
         pk.ksd_test(idata, model=model, var_names="product")
-    with pytest.raises(TypeError, match="no model in context: give model="):
-        pk.ksd_test(idata)
 
 
 def test_what_is_no_tree_of_draws_says_what_to_give(capsys):

@@ -9,11 +9,8 @@ from contextlib import suppress
 
 import numpy as np
 import pymc as pm
-import pytest
 
 import pymc_kernel as pk
-
-QUIET = {"random_seed": 1, "progressbar": False}
 
 
 def dies_once(flag):
@@ -38,34 +35,18 @@ def simulated_model(flag):
     return model
 
 
-def run(call, tmp_path, make, **settings):
-    """Return the results with a worker that dies and without, and what was said of the first."""
-    flag, results, words = tmp_path / "flag", [], []
-    for executor in (2, None):
-        if executor:
-            flag.touch()
-        with warnings.catch_warnings(record=True) as said:
-            warnings.simplefilter("always")
-            results.append(call(model=make(flag), executor=executor, **QUIET, **settings))
-        assert not executor or not flag.exists()
-        words.append("; ".join(str(w.message) for w in said))
-    return *results, words[0]
-
-
 def test_simulations(tmp_path):
-    found, alone, said = run(pk.simulate, tmp_path, simulated_model, draws=300, batch_size=10)
+    flag = tmp_path / "flag"
+    flag.touch()
+    settings = {"draws": 300, "batch_size": 10, "model": simulated_model(flag), "random_seed": 1, "progressbar": False}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found, alone = (pk.simulate(executor=executor, **settings) for executor in (2, None))
+    assert not flag.exists()
     assert found["prior_predictive"]["y"].equals(alone["prior_predictive"]["y"])
     stats = found["simulation_stats"].attrs
     assert stats["raised"] == alone["simulation_stats"].attrs["raised"] > 0
     assert stats["worker_deaths"] == 1
     assert stats["lost"] == 0
-    assert re.search(r"of 300 simulations .* failed.*the solver gave up.*A worker process died", said)
-
-
-@pytest.mark.slow
-def test_rounds_of_simulations(tmp_path):
-    settings = {"draws": 50, "chains": 1, "num_simulations": 200, "rounds": 2}
-    found, alone, said = run(pk.sample_likelihood_free, tmp_path, simulated_model, **settings)
-    np.testing.assert_array_equal(found["posterior"]["theta"], alone["posterior"]["theta"])
-    assert re.search("A worker process died", said)
-    assert re.search(r"of 200 simulations .* are left out", said)
+    words = "; ".join(str(w.message) for w in said)
+    assert re.search(r"of 300 simulations .* failed.*the solver gave up.*A worker process died", words)

@@ -124,11 +124,8 @@ def largest_z(rows):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("count", "sweeps", "seed"), [(1000, 4, 11), (10_000, 6, 1), (10_000, 6, 2)], ids=["short", "long", "another"]
-)
-def test_frozen_steps_leave_parameters_and_random_numbers_invariant(frozen, count, sweeps, seed):
-    before, after = after_frozen_steps(frozen, count, sweeps, seed)
+def test_frozen_steps_leave_parameters_and_random_numbers_invariant(frozen):
+    before, after = after_frozen_steps(frozen, 1000, sweeps=4, seed=11)
     assert largest_z(before) < 4.0
     assert largest_z(after) < 4.0  # of ten statistics: a false alarm in 1,600
     assert np.all((before != after)[:, :4].mean(axis=0) > 0.5)

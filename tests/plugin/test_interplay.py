@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytest
@@ -21,7 +22,6 @@ pytestmark = [
 QUIET = {"progressbar": False, "random_seed": 1}
 CHAINS = QUIET | {"chains": 2, "cores": 1, "compute_convergence_checks": False}
 SAMPLERS = {
-    "AdaptiveMetropolis": lambda **k: pm.sample(40, tune=120, step=pk.AdaptiveMetropolis(), **(CHAINS | k)),
     "KernelHMC": lambda **k: pm.sample(40, tune=120, step=pk.KernelHMC(), **(CHAINS | k)),
     "sample_khmc": lambda **k: pk.sample_khmc(40, tune=60, **(CHAINS | k)),
     "sample_smc": lambda **k: pk.sample_smc(60, pk.ASMC, **(CHAINS | k)),
@@ -29,7 +29,6 @@ SAMPLERS = {
     "sample_kbr": lambda **k: pk.sample_kbr(draws=40, chains=2, num_simulations=200, **(QUIET | k)),
     "sample_abc": lambda **k: pk.sample_abc(draws=40, chains=2, num_simulations=300, **(QUIET | k)),
 }
-OF_PYMC = ("AdaptiveMetropolis", "sample_khmc")  # that hand their draws to pm.sample
 
 LOGS = np.array([0.5, 2.5, 1.0])
 
@@ -89,7 +88,7 @@ def test_models_that_were_copied_set_observed_and_given_other_data(name):
     assert float(idata["posterior"]["slope"].mean()) == pytest.approx(2.97, abs=0.6)
 
 
-@pytest.mark.parametrize("name", ["AdaptiveMetropolis", "sample_khmc", "sample_smc", "sample_pmc"])
+@pytest.mark.parametrize("name", ["sample_khmc", "sample_smc", "sample_pmc"])
 def test_blocks_in_models_that_were_changed(name):
     model = changed(line(pk.EstimatedLikelihood))
     with model:
@@ -120,24 +119,25 @@ def test_data_that_count_more_than_once_cannot_be_simulated():
 
 
 def test_draws_of_a_minibatch_fit_are_not_checked_against_a_minibatch():
+    """Nor are its data said to be others."""
     with pm.Model() as model:
         theta = pm.Normal("theta")
         pm.Normal("y", theta, observed=pm.Minibatch(np.arange(100.0), batch_size=10), total_size=100)
-        draws = pm.sample_prior_predictive(20, random_seed=1)["prior"].to_dataset()
+    draws = az.from_dict({"posterior": {"theta": np.zeros((1, 20))}, "observed_data": {"y": np.arange(10.0)}})
     with pytest.raises(ValueError, match=r"with all the data, also to check draws of pm\.fit"):
         pk.ksd_test(draws, model=model)
 
 
-@pytest.mark.parametrize("name", OF_PYMC)
-def test_names_of_variables_traces_and_callbacks(name):
+def test_names_of_variables_traces_and_callbacks():
+    """Of a sampler that hands its draws to ``pm.sample``."""
     draws = []
     with line():
-        idata = SAMPLERS[name](var_names=["slope", "mean"], callback=lambda trace, draw: draws.append(draw))
+        idata = SAMPLERS["sample_khmc"](var_names=["slope", "mean"], callback=lambda trace, draw: draws.append(draw))
         assert list(idata["posterior"].data_vars) == ["slope", "mean"]
         seen = [d.point["slope"] for d in draws if not d.tuning]
         np.testing.assert_array_equal(idata["posterior"]["slope"].values.ravel(), seen)
         with pytest.warns(FutureWarning, match="return_inferencedata"):
-            trace = SAMPLERS[name](return_inferencedata=False)
+            trace = SAMPLERS["sample_khmc"](return_inferencedata=False)
     # The same draws, in PyMC's own container.
     np.testing.assert_array_equal(trace.get_values("slope"), seen)
 
@@ -162,22 +162,20 @@ class Interrupts:
         return rng.normal(theta, 1.0, size)
 
 
-@pytest.mark.parametrize("name", OF_PYMC)
-def test_an_interrupt_keeps_what_there_is(name):
+def test_an_interrupt_keeps_what_there_is():
     with line():
-        idata = SAMPLERS[name](callback=Interrupts(30))
+        idata = SAMPLERS["sample_khmc"](callback=Interrupts(30))
         of_pymc = pm.sample(40, tune=5, step=pm.Metropolis(), callback=Interrupts(30), **CHAINS)
     assert idata["posterior"].sizes == of_pymc["posterior"].sizes
 
 
-@pytest.mark.parametrize("name", ["sample_kbr", "sample_abc"])
-def test_an_interrupt_of_simulations_keeps_what_there_is(name):
+def test_an_interrupt_of_simulations_keeps_what_there_is():
     with pm.Model():
         theta = pm.Normal("theta", 0.0, 2.0)
         block = {"observed": np.ones(3), "summary": np.mean, "epsilon": 0.3}
         pk.KernelABC("y", Interrupts(150).simulate, theta, **block)
         with pytest.warns(UserWarning, match="interrupted: what is finished"):
-            idata = SAMPLERS[name]()
+            idata = SAMPLERS["sample_abc"]()
     assert 100 < idata["prior"].sizes["draw"] < 150
     assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.9, abs=0.5)
 
@@ -191,12 +189,6 @@ def test_an_interrupt_while_tuning_is_one():
         for name in ("sample_khmc", "sample_smc", "sample_pmc"):
             with pytest.raises(KeyboardInterrupt):
                 SAMPLERS[name]()
-
-
-@pytest.mark.parametrize("name", ["AdaptiveMetropolis", "KernelHMC"])
-def test_another_program_for_nuts_is_refused_as_pymc_does(name):
-    with line(), pytest.raises(ValueError, match="requires all variables to be differentiable and not assigned"):
-        SAMPLERS[name](nuts_sampler="numpyro")
 
 
 @pytest.mark.parametrize(

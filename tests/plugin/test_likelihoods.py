@@ -5,7 +5,6 @@ import pymc as pm
 import pytest
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.model import estimated
 from tests.plugin.models import noisy_model, noisy_normal, sample
 
 
@@ -29,17 +28,6 @@ def test_arguments_arrive_and_the_data_are_recorded():
     np.testing.assert_array_equal(idata["observed_data"]["y"], data)
 
 
-def test_data_may_be_exchanged():
-    with pm.Model() as model:
-        theta = pm.Normal("theta")
-        data = pm.Data("data", np.zeros(2))
-        pk.EstimatedLikelihood("y", lambda rng, t, y: float(y.sum()), theta, observed=data)
-        logp = model.compile_logp()
-        before = logp({"theta": 0.0})
-        pm.set_data({"data": np.ones(5)})
-        assert logp({"theta": 0.0}) == pytest.approx(before + 5.0)
-
-
 @pytest.mark.machine_code
 def test_with_pymc_alone_every_place_has_a_new_estimate_and_the_last_ones_keep_theirs():
     logp = noisy_model().compile_logp()
@@ -53,8 +41,7 @@ def test_with_pymc_alone_every_place_has_a_new_estimate_and_the_last_ones_keep_t
 
 
 @pytest.mark.machine_code
-@pytest.mark.parametrize("step", [pm.Metropolis, pm.Slice, pm.DEMetropolisZ])
-def test_steps_of_pymc_keep_the_estimates_too(step):
+def test_steps_of_pymc_keep_the_estimates_too():
     places = []
 
     def log_estimate(rng, theta, observed):
@@ -64,24 +51,11 @@ def test_steps_of_pymc_keep_the_estimates_too(step):
     with pm.Model():
         pk.EstimatedLikelihood("y", log_estimate, pm.Normal("theta"), observed=np.zeros(1))
         pm.sample(
-            50, tune=50, chains=1, cores=1, step=step(), random_seed=3, progressbar=False,
+            50, tune=50, chains=1, cores=1, step=pm.Slice(), random_seed=3, progressbar=False,
             compute_convergence_checks=False,
         )  # fmt: skip
     assert len(places) > 60
     assert len(set(places)) == len(places)  # nowhere is a second estimate made
-
-
-@pytest.mark.machine_code
-def test_installed_noise_decides_the_estimate():
-    model = noisy_model()
-    logp = model.compile_logp()
-    names, keys = estimated.estimated_terms(model.logp())
-    assert names == ["y"]
-    values = []
-    for _ in range(2):
-        with estimated.drawing_noise(dict.fromkeys(keys, np.random.default_rng(4))):
-            values.append(float(logp({"theta": 0.3})))
-    assert values[0] == values[1] == noisy_normal(np.random.default_rng(4), 0.3, None)
 
 
 @pytest.mark.machine_code

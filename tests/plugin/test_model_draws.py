@@ -45,15 +45,6 @@ def test_draws_of_other_data_are_said(group, rng, recwarn):
     assert [w.filename for w in said] == [__file__] * 3
 
 
-def test_a_random_part_of_the_data_is_not_compared(rng, recwarn):
-    with pm.Model() as model:
-        x = pm.Normal("x")
-        pm.Normal("y", x, 1.0, observed=pm.Minibatch(np.arange(20.0), batch_size=5), total_size=20)
-    draws = az.from_dict({"posterior": {"x": rng.normal(1.0, 0.6, (4, 50))}, "observed_data": {"y": np.arange(5.0)}})
-    model_draws._warn_of_other_data(draws, model)
-    assert not recwarn
-
-
 def test_data_that_the_posterior_does_not_depend_on_and_rounding_are_no_other_data(rng, recwarn):
     with pm.Model() as model:
         grid, times, raw = pm.Data("grid", [0.0, 1.0]), pm.Data("times", [1.0, 2.0]), pm.Data("raw", [10.1, 12.0])

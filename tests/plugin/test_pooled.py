@@ -143,14 +143,6 @@ def beside(name, draws, **kwargs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", ["spawn", "forkserver"])
-def test_same_draws_beside_other_steps_for_every_start_method(method):
-    one = beside("several", 30, tune=120, cores=1, random_seed=3)
-    two = beside("several", 30, tune=120, cores=2, mp_ctx=method, random_seed=3)
-    assert all(np.array_equal(one["posterior"][n], two["posterior"][n]) for n in one["posterior"].data_vars)
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS_BESIDE)
 def test_posteriors_beside_other_steps(name):
     idata = beside(name, 20_000, tune=500, cores=2, random_seed=4)

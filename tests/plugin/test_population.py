@@ -6,8 +6,8 @@ import pytest
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.warn import findings_in
-from tests.plugin.models import black_box_model, noisy_normal
-from tests.plugin.test_smc import TRUTH, conjugate_model, several_variables
+from tests.plugin.models import black_box_model
+from tests.plugin.test_smc import TRUTH, conjugate_model, noisy_model, several_variables
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")
 
@@ -17,10 +17,9 @@ def sample(model, draws=400, seed=2, **kwargs):
         return pk.sample_pmc(draws, iterations=8, random_seed=seed, progressbar=False, **kwargs)
 
 
-@pytest.mark.parametrize("drift", ["kernel", "none"])
 @pytest.mark.machine_code
-def test_evidence_and_posterior_of_a_conjugate_model(drift):
-    idata = sample(conjugate_model(), drift=drift)
+def test_evidence_and_posterior_of_a_conjugate_model():
+    idata = sample(conjugate_model())
     told = idata["pmc_stats"]
     np.testing.assert_allclose(told["log_evidence"], TRUTH, atol=0.1)
     sd = math.sqrt(1 / (3 + 1 / 9))
@@ -56,9 +55,7 @@ def test_weights_are_normalized_and_rows_agree():
 
 @pytest.mark.filterwarnings("ignore:The weights have a Pareto shape")
 def test_a_noisy_likelihood():
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0.0, 4.0)
-        pk.EstimatedLikelihood("y", noisy_normal, theta, observed=np.zeros(1))
+    model = noisy_model()
     idata = sample(model, draws=600)
     assert float(idata["posterior"]["theta"].std()) == pytest.approx(math.sqrt(16 / 17), rel=0.12)
     assert float(np.exp(idata["pmc_stats"]["log_evidence"]).mean()) == pytest.approx(1 / math.sqrt(17), rel=0.25)

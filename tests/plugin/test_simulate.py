@@ -255,11 +255,6 @@ def test_wrong_settings_are_said_at_once(wrong, error, message):
 def test_models_with_nothing_to_simulate_are_refused():
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 1)
-        pk.EstimatedLikelihood("y", lambda rng, theta, y: 0.0, theta, observed=np.ones(2))
-    with pytest.raises(ValueError, match="'y' cannot be simulated"):
-        pk.simulate(model=model, **QUIET)
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
         pm.CustomDist("y", theta, logp=lambda value, theta: -((value - theta) ** 2), observed=np.ones(2))
     with pytest.raises(ValueError, match="'y' cannot be simulated"):
         pk.simulate(model=model, **QUIET)

@@ -6,7 +6,6 @@ import pytensor
 import pytest
 from arviz_stats.base import array_stats
 from pymc.model.transform.optimization import freeze_dims_and_data
-from scipy import stats
 
 import pymc_kernel as pk
 from tests.plugin.models import STEPS, advance, exact_model, noisy_model, same_draws, sample
@@ -73,15 +72,9 @@ def test_an_exact_density_is_evaluated_once_a_draw():
 # -- right posteriors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "name", ["KernelHMC", *(pytest.param(name, marks=pytest.mark.slow) for name in ("AdaptiveMetropolis", "KAMH"))]
-)
 @pytest.mark.machine_code
-def test_constrained_and_shaped_variables(name):
-    # Draws of kernel HMC are nearly independent.
-    length = {"draws": 1000, "tune": 600} if name == "KernelHMC" else {"draws": 8000, "tune": 1500}
-    idata = sample(exact_model(), STEPS[name], cores=1, **length)
-    posterior = idata["posterior"]
+def test_constrained_and_shaped_variables():
+    posterior = sample(exact_model(), pk.KernelHMC, cores=1, draws=1000, tune=600)["posterior"]
     assert (posterior["sigma"] > 0).all()
     # Monte Carlo error at an effective size of 300 or more: five of them.
     assert float(posterior["sigma"].mean()) == pytest.approx(np.sqrt(2 / np.pi), abs=5 * 0.6 / np.sqrt(300))
@@ -99,47 +92,6 @@ def test_noisy_normal_has_its_exact_spread(name, draws, most):
     error = float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method="sd"))
     assert error < most
     assert abs(float(theta.std()) - 1.0) < 3 * error
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", STEPS)
-@pytest.mark.parametrize("noisy", [False, True], ids=["exact", "noisy"])
-def test_simulation_based_calibration_with_1000_replications(name, noisy):
-    short = {"num_tune": 120, "thin": 20} if name == "KernelHMC" else {}
-    counts = np.bincount(calibration_ranks(STEPS[name], noisy, 1000, **short), minlength=20)
-    assert stats.chisquare(counts).pvalue > 1e-3
-
-
-def noisy_mean(rng, theta, sd, observed):
-    return -0.5 * ((observed - theta) ** 2).sum() / sd**2 + rng.normal(-0.125, 0.5)
-
-
-def calibration_ranks(make_step, noisy, replications, thin=40, num_tune=300):
-    num_draws = 19
-    rng = np.random.default_rng(77)
-    with pm.Model() as model:
-        theta = pm.Normal("theta")
-        data = pm.Data("data", np.zeros(3))
-        if noisy:
-            pk.EstimatedLikelihood("y", noisy_mean, theta, np.float64(1.0), observed=data)
-        else:
-            pm.Normal("y", theta, 1.0, observed=data)
-        step = make_step()
-    ranks = np.empty(replications, dtype=int)
-    for r in range(replications):
-        truth = rng.normal()
-        with model:
-            pm.set_data({"data": rng.normal(truth, 1.0, size=3)})
-        step.setup_chain(np.random.default_rng([r, 1]), num_tune, num_draws * thin)
-        point, draws = {"theta": np.asarray(0.0)}, []
-        for t in range(num_tune + num_draws * thin):
-            if t == num_tune:
-                step.stop_tuning()
-            point, _ = step.step(point)
-            if t >= num_tune and (t - num_tune) % thin == thin - 1:
-                draws.append(float(point["theta"]))
-        ranks[r] = np.searchsorted(np.sort(draws), truth)
-    return ranks
 
 
 # -- state ----------------------------------------------------------------------------------------------

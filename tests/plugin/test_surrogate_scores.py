@@ -5,31 +5,20 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
-import xarray as xr
 
 import pymc_kernel as pk
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.reports.model_draws import Selection, read_draws
 from tests.plugin.models import Counted, noisy_model
+from tests.reference.bananas import bent_draws, bent_log_density, bent_score
 
 
 def black_box():
-    op = Counted(lambda x: -0.5 * x[0] ** 2 - 0.5 * (x[1] - 0.2 * x[0] ** 2) ** 2)
+    op = Counted(bent_log_density)
     with pm.Model(coords={"which": ["a", "b"]}) as model:
         x = pm.Flat("x", dims="which")
         pm.Potential("dark", op(x))
     return model, op
-
-
-def gradient(x):
-    bend = x[:, 1] - 0.2 * x[:, 0] ** 2
-    return np.stack([-x[:, 0] + 0.4 * x[:, 0] * bend, -bend], axis=1)
-
-
-def exact_draws(rng, chains=4, draws=100):
-    x = rng.standard_normal((chains, draws, 2))
-    x[..., 1] += 0.2 * x[..., 0] ** 2
-    return x
 
 
 def tree(x, log_density=None):
@@ -39,20 +28,16 @@ def tree(x, log_density=None):
     return az.from_dict(groups, dims={"x": ["which"]}, coords={"which": ["a", "b"]})
 
 
-def log_density(x):
-    return -0.5 * x[..., 0] ** 2 - 0.5 * (x[..., 1] - 0.2 * x[..., 0] ** 2) ** 2
-
-
 def test_log_densities_of_the_run_are_used(rng):
     model, op = black_box()
-    x = exact_draws(rng)
-    report = pk.ksd_test(tree(x, log_density(x) + 3.0), model=model, score="surrogate", num_replicates=200)
+    x = bent_draws(rng, 4, 100)
+    report = pk.ksd_test(tree(x, bent_log_density(x) + 3.0), model=model, score="surrogate", num_replicates=200)
     assert report.verdict() == "no misfit detected"
     assert report.learned.num_evaluations == 0
     assert report.learned.num_values == 400
     assert 0 < op.calls <= 10  # to see that they are the model's
     assert report.learned.score_error < 0.05
-    known = pk.ksd_test(tree(x), model=model, score=gradient, num_replicates=200)
+    known = pk.ksd_test(tree(x), model=model, score=bent_score, num_replicates=200)
     assert report.p_value == pytest.approx(known.p_value, abs=0.05)
     assert "learned from 400 log densities (those of the run)" in str(report)
 
@@ -60,8 +45,8 @@ def test_log_densities_of_the_run_are_used(rng):
 def test_other_log_densities_are_not(rng):
     """Draws that were changed after the run: what the run holds is not their log density."""
     model, _ = black_box()
-    x = exact_draws(rng)
-    narrow = tree(0.7 * x, log_density(x))
+    x = bent_draws(rng, 4, 100)
+    narrow = tree(0.7 * x, bent_log_density(x))
     report = pk.ksd_test(narrow, model=model, score="surrogate", num_replicates=200)
     assert report.verdict() == "misfit"
     assert report.learned.num_evaluations == 400
@@ -71,7 +56,7 @@ def test_other_log_densities_are_not(rng):
 def test_repeated_draws_and_long_runs_cost_no_more(rng, monkeypatch):
     monkeypatch.setattr("pymc_kernel.plugin.reports.surrogate_scores._MOST_EVALUATIONS", 200)
     model, op = black_box()
-    x = np.repeat(exact_draws(rng, draws=40), 3, axis=1)  # 480 draws, of which one in three is used
+    x = np.repeat(bent_draws(rng, 4, 40), 3, axis=1)  # 480 draws, of which one in three is used
     part = read_draws(Selection(tree(x), model=model, score="surrogate"))
     assert part.every == 3
     assert part.draws.shape == (4, 40, 2)
@@ -91,7 +76,7 @@ def test_repeated_draws_and_long_runs_cost_no_more(rng, monkeypatch):
 
 def test_summary_and_diagnose_say_what_the_score_is_worth(rng, capsys):
     model, _ = black_box()
-    x = exact_draws(rng)
+    x = bent_draws(rng, 4, 100)
     idata = tree(x + np.array([0.0, 0.6]))
     table = pk.summary(idata, model=model, score="surrogate")
     assert table.loc["x[b]", "ksd_p"] < 0.01
@@ -148,7 +133,7 @@ def test_estimated_likelihoods_are_judged_by_the_estimates_that_were_accepted(rn
 
 def test_where_nothing_can_be_learned_one_line_says_why(rng, capsys):
     model, _ = black_box()
-    few = tree(exact_draws(rng, chains=2, draws=10))
+    few = tree(bent_draws(rng, 2, 10))
     with pytest.warns(UserWarning, match="20 draws are too few to learn a score from"):
         table = pk.summary(few, model=model, score="surrogate")
     assert table[["ksd_share", "ksd_p"]].isna().all(axis=None)
@@ -170,34 +155,3 @@ def test_where_nothing_can_be_learned_one_line_says_why(rng, capsys):
         pk.ksd_test(az.from_dict({"posterior": {"x": outside}}), model=bounded, score="surrogate")
     with pytest.raises(ValueError, match='a function or "surrogate"'):
         pk.ksd_test(few, model=model, score="learned")
-
-
-def test_other_sample_dimensions(rng):
-    model, _ = black_box()
-    x = exact_draws(rng, chains=1, draws=200)
-    stacked = tree(x, log_density(x))
-    groups = {n: stacked[n].to_dataset().isel(chain=0, drop=True).rename(draw="sample") for n in stacked.children}
-    report = pk.ksd_test(
-        xr.DataTree.from_dict(groups), model=model, score="surrogate", sample_dims=["sample"], num_replicates=50
-    )
-    assert report.learned.num_evaluations == 0
-
-
-def bent_estimate(rng, x, observed):
-    return float(log_density(x)) + rng.normal(-0.125, 0.5)
-
-
-@pytest.mark.slow
-def test_right_draws_of_a_noisy_likelihood_are_seldom_rejected():
-    """At most 4 of 20 tables at 5 %: more has a chance of one in 400. Where noise hides the score, it says so."""
-    with pm.Model() as model:
-        x = pm.Flat("x", shape=2)
-        pk.EstimatedLikelihood("y", bent_estimate, x, observed=np.zeros(1))
-    verdicts = []
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        x = exact_draws(rng, draws=250)
-        estimates = log_density(x) + rng.normal(0.125, 0.5, x.shape[:2])  # as a chain accepts them
-        idata = az.from_dict({"posterior": {"x": x}, "sample_stats": {"lp": estimates}})
-        verdicts.append(pk.ksd_test(idata, model=model, score="surrogate", num_replicates=200).verdict())
-    assert verdicts.count("misfit") <= 4

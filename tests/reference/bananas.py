@@ -1,5 +1,6 @@
-"""The banana that tests of invariance draw from, and whether points are draws of it."""
+"""Bananas that tests draw from: one that samplers must leave invariant, and one that is bent a little."""
 
+import numpy as np
 from scipy import stats
 
 from benchmarks.targets import banana
@@ -15,3 +16,21 @@ def worst_p_value(points):
         stats.kstest(points[:, 0], stats.norm(0, 5.0).cdf).pvalue,
         stats.kstest(straight, stats.norm().cdf).pvalue,
     )
+
+
+def bent_log_density(x):
+    """Return the log density of a slightly bent normal distribution at points (..., 2), up to a constant."""
+    return -0.5 * x[..., 0] ** 2 - 0.5 * (x[..., 1] - 0.2 * x[..., 0] ** 2) ** 2
+
+
+def bent_score(x):
+    """Return its gradient (..., 2)."""
+    bend = x[..., 1] - 0.2 * x[..., 0] ** 2
+    return np.stack([-x[..., 0] + 0.4 * x[..., 0] * bend, -bend], axis=-1)
+
+
+def bent_draws(rng, *shape):
+    """Return exact draws (*shape, 2) of it."""
+    x = rng.standard_normal((*shape, 2))
+    x[..., 1] += 0.2 * x[..., 0] ** 2
+    return x

@@ -2,24 +2,12 @@ import numpy as np
 import pytest
 
 from pymc_kernel import scores as S
-
-
-def bent(x):
-    """Log density and score of a slightly bent normal distribution."""
-    bend = x[:, 1] - 0.2 * x[:, 0] ** 2
-    log_density = -0.5 * x[:, 0] ** 2 - 0.5 * bend**2
-    return log_density, np.stack([-x[:, 0] + 0.4 * x[:, 0] * bend, -bend], axis=1)
-
-
-def bent_draws(rng, n):
-    x = rng.standard_normal((n, 2))
-    x[:, 1] += 0.2 * x[:, 0] ** 2
-    return x
+from tests.reference.bananas import bent_draws, bent_log_density, bent_score
 
 
 def test_scores_and_what_is_said_of_them(rng):
     x = bent_draws(rng, 400)
-    values, truth = bent(x)
+    values, truth = bent_log_density(x), bent_score(x)
     found = S.held_out_scores(x, values + 1e4, S.chain_folds(4, 100))
     off = np.sqrt(((found.scores - truth) ** 2).sum() / (truth**2).sum())
     assert off < 0.05
@@ -33,7 +21,7 @@ def test_scores_and_what_is_said_of_them(rng):
 
 def test_a_draw_has_no_say_in_its_own_score(rng):
     x = bent_draws(rng, 200)
-    values, _ = bent(x)
+    values = bent_log_density(x)
     folds = S.chain_folds(2, 100)
     before = S.held_out_scores(x, values, folds)
     values[folds == 1] += rng.normal(size=(folds == 1).sum())
@@ -45,7 +33,7 @@ def test_a_draw_has_no_say_in_its_own_score(rng):
 
 def test_repeated_draws_are_left_out_together(rng):
     x = np.repeat(bent_draws(rng, 100), 3, axis=0)
-    values, _ = bent(x)
+    values = bent_log_density(x)
     found = S.held_out_scores(x, values, np.arange(300) % 4)
     once = S.held_out_scores(x[::3], values[::3], (np.arange(300) % 4)[::3])
     np.testing.assert_allclose(found.scores[::3], once.scores)
@@ -54,7 +42,7 @@ def test_repeated_draws_are_left_out_together(rng):
 
 def test_noise_shows_in_the_weights_and_units_in_nothing(rng):
     x = bent_draws(rng, 300)
-    values, _ = bent(x)
+    values = bent_log_density(x)
     noise = rng.normal(0.0, 1.0, 300)
     folds = S.chain_folds(4, 75)
     found = S.held_out_scores(x, values + noise, folds, noisy=True)
@@ -83,7 +71,7 @@ def test_folds_are_spread_over_each_chain():
 
 def test_values_without_meaning_are_refused(rng):
     x = bent_draws(rng, 40)
-    values, _ = bent(x)
+    values = bent_log_density(x)
     with pytest.raises(ValueError, match="one number for each of 40 points"):
         S.held_out_scores(x, values[:-1], S.chain_folds(1, 40))
     values[3] = -np.inf

@@ -1,4 +1,4 @@
-"""Install the wheel away from the clone and run the examples of README and documentation: ``python -m tests.wheel``.
+"""Install the wheel elsewhere and run the examples of README and documentation: ``python packaging/wheel.py``.
 
 ``--pythons`` are interpreters, or versions that uv finds; one environment each. ``--oldest`` installs the oldest
 release of each dependency that ``pyproject.toml`` allows; its warnings are no errors. ``--tests`` says what is run
