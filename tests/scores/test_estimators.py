@@ -119,27 +119,18 @@ def test_weights_count_like_repetitions(estimator, rng):
     np.testing.assert_allclose(one.score(x), other.score(x), rtol=1e-6, atol=1e-6)
 
 
-def test_finite_converges_to_the_full_solution(rng):
-    """With |theta|^2 as the squared norm, features are the full estimator in a space that tends to the RKHS."""
-    x = rng.normal(size=(80, 2))
-    full = S.Full(K.Gaussian(1.5), regularization=0.01).fit(x).score(x)
-    errors = []
-    for num_features in (30, 300, 3000):
-        finite = S.Finite(K.Gaussian(1.5), num_features=num_features, regularization=0.01).fit(x, rng=rng)
-        errors.append(np.sqrt(((finite.score(x) - full) ** 2).mean()))
+@pytest.mark.parametrize(
+    ("estimator", "setting", "sizes", "n", "largest"),
+    [(S.Finite, "num_features", (30, 300, 3000), 80, 0.1), (S.Nystrom, "num_basis", (2, 8, 40), 40, 0.01)],
+)
+def test_larger_bases_converge_to_the_full_solution(estimator, setting, sizes, n, largest, rng):
+    """Features with |theta|^2 as the squared norm in a space that tends to the RKHS; Nystroem with all points."""
+    x, settings = rng.normal(size=(n, 2)), {"kernel": K.Gaussian(1.5), "regularization": 0.01}
+    full = S.Full(**settings).fit(x).score(x)
+    fits = [estimator(**settings, **{setting: size}).fit(x, rng=rng) for size in sizes]
+    errors = [np.sqrt(((fit.score(x) - full) ** 2).mean()) for fit in fits]
     assert errors[0] > errors[1] > errors[2]
-    assert errors[2] < 0.1
-
-
-def test_nystroem_with_all_points_nearly_is_the_full_solution(rng):
-    x = rng.normal(size=(40, 2))
-    full = S.Full(K.Gaussian(1.5), regularization=0.01).fit(x).score(x)
-    errors = [
-        np.abs(S.Nystrom(K.Gaussian(1.5), regularization=0.01, num_basis=m).fit(x, rng=rng).score(x) - full).max()
-        for m in (2, 8, 40)
-    ]
-    assert errors[0] > errors[1] > errors[2]
-    assert errors[2] < 0.02
+    assert errors[2] < largest
 
 
 def test_gaussian_base_alone_is_the_gaussian_fit(rng):
