@@ -54,22 +54,6 @@ def test_coinciding_points_have_finite_derivatives(kernel):
     assert not isinstance(kernel, K.RadialKernel) or (gradient == 0.0).all()
 
 
-def test_profile_derivatives_of_every_order():
-    from pymc_kernel.kernels.profiles import fill_profile
-
-    s = np.array([0.1, 0.9, 3.0])
-    h = 1e-5
-    smooth = (K.Gaussian(1.0), K.RationalQuadratic(1.0, alpha=0.7), K.InverseMultiquadric(1.0))
-    for kernel in (*smooth, K.Matern32(1.0), K.Matern52(1.0), K.Laplace(1.0)):
-        a, b = kernel.shape_parameters
-        for order in range(1, 5 if kernel in smooth else 3):
-            up, down, exact = np.empty(3), np.empty(3), np.empty(3)
-            fill_profile(kernel.family, a, b, order - 1, s + h, up)
-            fill_profile(kernel.family, a, b, order - 1, s - h, down)
-            fill_profile(kernel.family, a, b, order, s, exact)
-            np.testing.assert_allclose(exact, (up - down) / (2 * h), rtol=1e-7)
-
-
 def test_many_rows_on_threads_equal_one_thread(rng):
     x, y = rng.normal(size=(3000, 4)), rng.normal(size=(200, 4))
     whole = K.Gaussian(1.3)(x, y)
