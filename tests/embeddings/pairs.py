@@ -2,6 +2,8 @@
 
 import numpy as np
 
+EXACT = {"num_basis": 10_000, "tolerance": 1e-13}  # settings for dense matrices
+
 
 def pairs(n=120, d=2, noise=0.3, seed=0):
     rng = np.random.default_rng(seed)

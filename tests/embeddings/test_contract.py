@@ -1,6 +1,4 @@
-"""Estimators are settings that a fit leaves alone; what they return depends on the data and the seed only."""
-
-from dataclasses import FrozenInstanceError, fields
+"""What estimators return depends on the data and the seed only."""
 
 import numpy as np
 import pytest
@@ -14,8 +12,7 @@ from pymc_kernel.embeddings import (
 )
 
 ESTIMATORS = {
-    "rule": (KernelBayesRule(num_basis=30), lambda fit, y: fit.mean(y)),
-    "rule, intervals": (KernelBayesRule(num_basis=30), lambda fit, y: fit.interval(y)),
+    "rule": (KernelBayesRule(num_basis=30), lambda fit, y: fit.interval(y)),
     "original": (OriginalBayesRule(num_basis=30), lambda fit, y: fit.mean(y)),
     "ratio": (DensityRatio(num_basis=30), lambda fit, y: fit(y)),
     "conditional": (ConditionalMean(num_basis=30), lambda fit, y: fit.weights(y)),
@@ -24,17 +21,13 @@ ESTIMATORS = {
 
 
 @pytest.mark.parametrize("name", ESTIMATORS)
-def test_a_fit_changes_nothing_and_is_its_seed_alone(name, rng):
+def test_a_fit_is_its_seed_alone(name, rng):
     estimator, answer = ESTIMATORS[name]
     data = rng.standard_normal((600, 2)), rng.standard_normal((600, 2))
-    before, generator = repr(estimator), np.random.default_rng(1)
+    generator = np.random.default_rng(1)
     first, second = estimator.fit(*data, rng=1), estimator.fit(*data, rng=generator)
     generator.random(100)  # what its caller draws afterwards
     expected = answer(first, data[1][:5])
     np.testing.assert_array_equal(answer(second, data[1][:5]), expected)
     np.testing.assert_array_equal(answer(first, data[1][:5]), expected)
-    assert repr(estimator) == before
     assert np.abs(answer(estimator.fit(*data), data[1][:5]) - expected).max() > 0.0  # another seed
-    for one in (estimator, first):
-        with pytest.raises(FrozenInstanceError):
-            setattr(one, fields(one)[0].name, None)

@@ -4,9 +4,8 @@ from scipy import stats
 
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.kernels import Gaussian
+from tests.embeddings.pairs import EXACT
 from tests.reference import grids
-
-EXACT = {"num_basis": 10_000, "tolerance": 1e-13}
 
 
 def moments(posterior):

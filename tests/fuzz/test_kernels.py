@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from pymc_kernel import kernels as K
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from tests.reference.slow_kernels import twin
 
 RADIAL = [K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric, K.Matern32, K.Matern52, K.Laplace]
 DOT = [K.Linear, K.Polynomial]
@@ -28,27 +29,6 @@ def cases(draw, families=(*RADIAL, *DOT)):
     d = draw(dimensions())
     kernel = draw(kernels(d, families))
     return kernel, draw(arrays((draw(sizes()), d))), draw(arrays((draw(sizes()), d)))
-
-
-def twin(kernel, x, y):
-    """Return the kernel by its formula, with the exponents of extended precision."""
-    x, y = (np.asarray(np.asarray(a, dtype=float), dtype=np.longdouble) for a in (x, y))
-    scale = np.asarray(kernel.length_scale, dtype=np.longdouble)
-    t = (x[:, None] / scale * (y / scale)).sum(axis=2)
-    s = (((x[:, None] - y) / scale) ** 2).sum(axis=2)
-    r = np.sqrt(s)
-    root3, root5 = np.sqrt(np.longdouble(3)), np.sqrt(np.longdouble(5))
-    formulas = {
-        K.Gaussian: lambda: np.exp(-s / 2),
-        K.RationalQuadratic: lambda: 1 / (1 + s / 2),
-        K.InverseMultiquadric: lambda: 1 / np.sqrt(1 + s),
-        K.Matern32: lambda: (1 + root3 * r) * np.exp(-root3 * r),
-        K.Matern52: lambda: (1 + root5 * r + 5 * s / 3) * np.exp(-root5 * r),
-        K.Laplace: lambda: np.exp(-r),
-        K.Linear: lambda: t,
-        K.Polynomial: lambda: (1 + t) ** 3,
-    }
-    return formulas[type(kernel)](), np.abs(x[:, None] / scale * (y / scale)).sum(axis=2)
 
 
 @given(cases())

@@ -45,7 +45,12 @@ def targets(rng, scale):
     }
 
 
-@pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
+SLOW = {"finite", "nystrom"}  # one estimator by score matching is enough for every run
+
+
+@pytest.mark.parametrize(
+    "sampler", [pytest.param(s, id=name, marks=[pytest.mark.slow] * (name in SLOW)) for name, s in SAMPLERS.items()]
+)
 @given(
     name=st.sampled_from(list(targets(None, 1.0))),
     rng=seeds(),

@@ -1,16 +1,14 @@
-"""Surrogates of a log density on every kind of array, against the loops of the reference."""
+"""Surrogates of a log density on every kind of array."""
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pymc_kernel import kernels as K
 from pymc_kernel import scores
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
-from tests.reference import slow_kernels, slow_scores
-from tests.reference.second_derivatives import laplacian
 
 NAMES = ("x", "weights", "length_scale", "points", "values", "basis", "regularization", "base")
 FAMILIES = [K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric]
@@ -57,45 +55,6 @@ def test_score_matching(make, data, sample, rng):
     if fit is not None:
         looked_at(fit, places)
         looked_at(fit, np.asarray(x, dtype=float))
-
-
-def ordinary(values):
-    """Return whether loops in plain floating point can be trusted with these numbers."""
-    values = np.abs(np.asarray(values, dtype=float))
-    return bool(np.isfinite(values).all() and values.max(initial=0.0) < 1e8)
-
-
-@pytest.mark.parametrize("make", [ESTIMATORS["lite"], ESTIMATORS["nystrom"]], ids=["lite", "nystrom"])
-@given(data=st.data(), sample=samples())
-def test_systems_are_those_of_the_loops(make, data, sample):
-    estimator, (x, weights, _) = make(kernel=data.draw(st.sampled_from(FAMILIES))(1.0)), sample
-    assume(ordinary(x) and kept(lambda: estimator.fit(x, weights), NAMES) is not None)
-    x = np.asarray(x, dtype=float)
-    weights = np.ones(len(x)) if weights is None else np.asarray(weights, dtype=float)
-    weights = weights / weights.max() / (weights / weights.max()).sum()
-    estimator, basis = estimator.prepare(x)
-    base = scores.score_matching.base_measure("gaussian", x, weights)
-    curvature, slope, _ = estimator.system(x, weights, basis, base)
-    gradients, laplacians = derivatives(estimator, x, basis)
-    expected_curvature, expected_slope = slow_scores.system(gradients, laplacians, base.score(x), weights)
-    # Cancellation leaves an error of the largest terms' rounding.
-    reach = 1.0 + np.abs(x - basis.mean(axis=0)).max() ** 2
-    np.testing.assert_allclose(curvature, expected_curvature, rtol=1e-9, atol=1e-13 * reach)
-    largest = np.abs(base.score(x)).max()
-    np.testing.assert_allclose(slope, expected_slope, rtol=1e-9, atol=1e-13 * reach * (1.0 + largest))
-
-
-def derivatives(estimator, x, basis):
-    """Return gradients (n, m, d) and Laplacians (n, m) of the basis functions, one after the other."""
-    kernel = estimator.kernel
-    if isinstance(estimator, scores.Lite):
-        return kernel.gradient(x, basis), slow_kernels.laplacian(kernel, x, basis)
-    single = [estimator.assemble(row, basis, NO_BASE(x)) for row in np.eye(basis.size)]
-    return np.stack([s.score(x) for s in single], axis=1), np.stack([laplacian(s, x) for s in single], axis=1)
-
-
-def NO_BASE(x):
-    return scores.score_matching.base_measure("uniform", x, None)
 
 
 @given(data=st.data(), d=dimensions(), rng=seeds(), noisy=st.booleans())

@@ -1,4 +1,4 @@
-"""Tempering, folds, moves and population Monte Carlo on every kind of array and odd targets."""
+"""Tempering, moves and population Monte Carlo on every kind of array and odd targets."""
 
 from types import SimpleNamespace
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pymc_kernel import smc
 from pymc_kernel.scores import Finite, Lite, Values
-from pymc_kernel.smc import folds, normalized, population
+from pymc_kernel.smc import normalized, population
 from tests.fuzz.contract import kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
 
@@ -61,14 +61,6 @@ def test_stages(moves, data, rng, prior, likelihood):
     if found is not None:
         assert np.isfinite(found.particles.positions).all()
         assert 0.0 < found.inverse_temperature <= 1.0
-
-
-@given(ancestors=st.lists(st.integers(0, 9), min_size=1, max_size=12).map(sorted), number=st.integers(1, 12))
-def test_folds_are_whole(ancestors, number):
-    edges = folds.descend(folds.split(10, number), np.array(ancestors), number)
-    assert edges[0] == 0
-    assert edges[-1] == len(ancestors)
-    assert (np.diff(edges) > 0).all()
 
 
 @given(data=st.data(), d=dimensions(), rng=seeds(), kind=st.sampled_from(KINDS))

@@ -1,5 +1,7 @@
 """The learned likelihood against densities that are known: simulators whose distribution has a formula."""
 
+import functools
+
 import numpy as np
 import pytest
 from scipy.stats import kstest, norm, poisson
@@ -9,6 +11,8 @@ from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood import learned
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Marginals
 from tests.reference.differences import central_differences
+
+ALONE = LearnedLikelihood(num_replicates=0)
 
 
 def fresh(seed, n, d):
@@ -65,13 +69,14 @@ def two_scales(rng, theta):
     return x, np.logaddexp(*parts)
 
 
-def fitted(simulate, seed=1, n=600, d=2, **settings):
-    rng, theta = fresh(seed, n, d)
-    return LearnedLikelihood(**settings).fit(theta, simulate(rng, theta)[0], rng)
+@functools.cache
+def fitted(simulate):
+    rng, theta = fresh(1, 1000, 2)
+    return ALONE.fit(theta, simulate(rng, theta)[0], rng)
 
 
 def test_linear_with_correlated_noise():
-    fit = fitted(linear, n=1000)
+    fit = fitted(linear)
     rng, theta = fresh(2, 2000, 2)
     x, exact, mean, factor = linear(rng, theta)
     assert abs(gap(fit, theta, x, exact)) < 0.03
@@ -83,15 +88,15 @@ def test_linear_with_correlated_noise():
 
 
 # Of two scales, normal residuals, or independent mixtures, are .3 off.
-@pytest.mark.parametrize(("simulate", "n"), [(spreading, 600), (turning, 1000), (two_scales, 800)])
-def test_noise_that_depends_on_the_parameters_or_on_other_noise(simulate, n):
-    fit = fitted(simulate, n=n)
+@pytest.mark.parametrize("simulate", [spreading, turning, two_scales])
+def test_noise_that_depends_on_the_parameters_or_on_other_noise(simulate):
+    fit = fitted(simulate)
     rng, theta = fresh(2, 2000, 2)
     assert abs(gap(fit, theta, *simulate(rng, theta))) < 0.08
 
 
 def test_counts_have_probabilities():
-    fit = fitted(counting, seed=2)
+    fit = fitted(counting)
     rng, theta = fresh(2, 1000, 2)
     theta = np.clip(theta, -2.0, 2.0)
     x, exact, rates = counting(rng, theta)
@@ -144,7 +149,7 @@ def test_replicates_are_averaged_as_they_are_one_by_one(noise, family):
 
 def test_ten_dimensions_linear():
     rng, theta = fresh(1, 500, 10)
-    fit = LearnedLikelihood().fit(theta, theta + 0.3 * rng.standard_normal(theta.shape), rng)
+    fit = ALONE.fit(theta, theta + 0.3 * rng.standard_normal(theta.shape), rng)
     rng, theta = fresh(2, 2000, 10)
     x = theta + 0.3 * rng.standard_normal(theta.shape)
     # Least squares with all coefficients free would be 10 * 12 / (2 * 500) = .12 off.
@@ -153,7 +158,7 @@ def test_ten_dimensions_linear():
 
 @pytest.mark.parametrize("simulate", [linear, spreading, turning, counting, two_scales])
 def test_gradient_is_the_derivative(simulate):
-    fit = fitted(simulate, n=300)
+    fit = fitted(simulate)
     rng, theta = fresh(3, 40, 2)
     x = simulate(rng, theta)[0]
     value, gradient = fit.log_density_and_gradient(theta, x)
@@ -163,7 +168,7 @@ def test_gradient_is_the_derivative(simulate):
 
 
 def test_one_observation_for_all_and_one_for_each():
-    fit = fitted(linear, n=200)
+    fit = fitted(linear)
     rng, theta = fresh(3, 6, 2)
     x = linear(rng, theta)[0]
     each = [fit.log_density(theta[i : i + 1], x[i])[0] for i in range(6)]
@@ -175,10 +180,10 @@ def test_one_observation_for_all_and_one_for_each():
 def test_units_change_nothing_but_the_density_of_units(unit):
     rng, theta = fresh(1, 300, 2)
     x = spreading(rng, theta)[0]
-    fits = [LearnedLikelihood().fit(theta, x * u, np.random.default_rng(1)) for u in (1.0, unit)]
+    fits = [ALONE.fit(theta, x * u, np.random.default_rng(1)) for u in (1.0, unit)]
     plain, scaled = (fit.log_density(theta, x * u) for fit, u in zip(fits, (1.0, unit), strict=True))
     np.testing.assert_allclose(scaled + 2.0 * np.log(unit), plain, atol=1e-3)
-    shifted = LearnedLikelihood().fit(1e3 * theta - 5.0, x, np.random.default_rng(1))
+    shifted = ALONE.fit(1e3 * theta - 5.0, x, np.random.default_rng(1))
     np.testing.assert_allclose(shifted.log_density(1e3 * theta - 5.0, x), plain, atol=1e-3)
 
 
@@ -187,7 +192,7 @@ def test_gross_outliers_have_a_share_of_their_own():
     x = theta + 0.3 * rng.standard_normal(theta.shape)
     bad = rng.random(800) < 0.01
     x[bad] += 300.0 * rng.standard_normal((bad.sum(), 2))
-    fit = LearnedLikelihood().fit(theta, x, rng)
+    fit = ALONE.fit(theta, x, rng)
     rng, theta = fresh(2, 1000, 2)
     x = theta + 0.3 * rng.standard_normal(theta.shape)
     assert abs(gap(fit, theta, x, norm.logpdf(x, theta, 0.3).sum(axis=1))) < 0.06
@@ -197,7 +202,7 @@ def test_failed_simulations_constants_and_what_cannot_be():
     rng, theta = fresh(1, 400, 2)
     x = np.hstack([theta + 0.3 * rng.standard_normal(theta.shape), np.full((400, 1), 7.0)])
     x[:30, 1] = np.nan
-    fit = LearnedLikelihood().fit(theta, x, rng)
+    fit = ALONE.fit(theta, x, rng)
     assert fit.success is not None
     value, gradient = fit.log_density_and_gradient(theta[:3], np.array([0.0, 0.0, 7.0]))
     assert np.isfinite(value).all()
@@ -211,13 +216,13 @@ def test_weights_say_which_simulations_count():
     rng, theta = fresh(1, 600, 1)
     biased = rng.random(600) < 0.5
     x = theta + 0.3 * rng.standard_normal(theta.shape) + 5.0 * biased[:, None]
-    fit = LearnedLikelihood().fit(theta, x, rng, weights=np.where(biased, 1e-3, 1.0))
+    fit = ALONE.fit(theta, x, rng, weights=np.where(biased, 1e-3, 1.0))
     draws = fit.sample(theta, rng) - theta
     assert abs(np.median(draws)) < 0.1
 
 
 def test_held_out_simulations_are_covered():
-    fit = fitted(spreading, n=1000)
+    fit = fitted(spreading)
     assert fit.held_out.shape == (200,)
     assert kstest(fit.held_out, "uniform").pvalue > 1e-3
     assert abs((fit.held_out >= 0.05).mean() - 0.95) < 0.06
@@ -254,19 +259,19 @@ def test_the_place_of_an_observation():
 def test_mistakes_are_named():
     rng, theta = fresh(1, 100, 2)
     x = linear(rng, theta)[0]
-    fit = LearnedLikelihood().fit(theta, x, rng)
+    fit = ALONE.fit(theta, x, rng)
     with pytest.raises(ValueError, match="2 columns"):
         fit.log_density(np.zeros((3, 3)), x[0])
     with pytest.raises(ValueError, match="observed must have shape"):
         fit.log_density(theta, np.zeros(3))
     with pytest.raises(ValueError, match="summaries must have"):
-        LearnedLikelihood().fit(theta, x[:50], rng)
+        ALONE.fit(theta, x[:50], rng)
 
 
 def test_far_from_all_simulations_there_is_no_nan():
     rng = np.random.default_rng(2)
     parameters = rng.normal(size=(200, 2))
-    learned = LearnedLikelihood().fit(parameters, parameters**2 + 0.1 * rng.normal(size=(200, 2)), rng)
+    learned = ALONE.fit(parameters, parameters**2 + 0.1 * rng.normal(size=(200, 2)), rng)
     far = np.array([[1e4, 0.0], [1e60, -1e60], [1e160, 1e200], [-1e307, 1e307]])
     density, slope = learned.log_density_and_gradient(far, np.array([0.3, 0.1]))
     assert (density < -100.0).all()

@@ -19,22 +19,6 @@ def batch(store, index):
     return {"prior/a": rows, "prior_predictive/y": rows[:, None] + np.arange(3)}
 
 
-def contents(store):
-    return {name: store.arrays[name][:] for name in SPECS}
-
-
-def test_disk_and_memory_hold_the_same(tmp_path):
-    disk, _ = opened(tmp_path / "s")
-    memory, _ = opened(None)
-    for index in (2, 0, 1):
-        for store in (disk, memory):
-            store.write(index, batch(store, index))
-    for name in SPECS:
-        np.testing.assert_array_equal(disk.arrays[name][:], memory.arrays[name])
-    assert memory.arrays["prior/a"].tolist() == [list(range(10))]
-    assert len(disk.left()) == len(memory.left()) == 0
-
-
 def test_a_store_remembers_what_is_done(tmp_path):
     store, _ = opened(tmp_path / "s")
     store.write(1, batch(store, 1))
@@ -43,27 +27,8 @@ def test_a_store_remembers_what_is_done(tmp_path):
     assert again.left().tolist() == [0, 2]
     assert again.batch_size == 4
     assert identity["seed"] == "1"
-
-
-def test_what_differs_is_said(tmp_path):
-    opened(tmp_path / "s")
-    with pytest.raises(ValueError, match='seed: "1" there, "2" now'):
-        opened(tmp_path / "s", seed="2")
-    with pytest.raises(ValueError, match=r'model: "m" there, "other" now.*batch size: 4 there, 5 now'):
-        opened(tmp_path / "s", model="other", batch_size=5)
     with pytest.raises(ValueError, match="holds 10 draws"):
         opened(tmp_path / "s", draws=9)
-
-
-def test_more_draws_extend_it(tmp_path):
-    store, _ = opened(tmp_path / "s")
-    for index in range(3):
-        store.write(index, batch(store, index))
-    longer, _ = opened(tmp_path / "s", draws=17)
-    assert longer.left().tolist() == [2, 3, 4]  # the third was not full
-    for index in longer.left():
-        longer.write(index, batch(longer, index))
-    np.testing.assert_array_equal(longer.arrays["prior/a"][0], np.arange(17.0))
 
 
 def test_other_things_are_left_alone(tmp_path):

@@ -67,7 +67,7 @@ def test_an_exception_handler_of_the_simulator_lets_it_pass():
 
 def test_nothing_strikes_after_the_block():
     def many():
-        for _ in range(300):
+        for _ in range(100):
             try:
                 with time_limit(0.001):
                     work_for(0.001)

@@ -3,7 +3,6 @@
 from functools import partial
 
 import numpy as np
-from scipy import stats
 
 from pymc_kernel.mcmc import adaptive_metropolis, local_proposal, surrogate_fit
 from pymc_kernel.mcmc import kernel_hmc as kh
@@ -15,11 +14,6 @@ def proposal_covariance(position, learned, config, scale):
     local = local_proposal.local_at(np.asarray(position, dtype=float), learned)[1]
     gamma, nu = config.widths(scale * learned.unit)
     return learned.factor @ (gamma**2 * np.eye(len(local)) + nu**2 * local) @ learned.factor.T
-
-
-def only(state, name):
-    """Return the state with one kind of move."""
-    return state._replace(walk_share=float(name == kh.WALK))
 
 
 def misled(rng, estimator):
@@ -63,8 +57,3 @@ def moved(rng, target, begin, step, num_points, num_steps):
             state, _ = step(rng, state, target.log_density)
         points[i] = state.position
     return points
-
-
-def worst_p_value_of_chain(target, draws):
-    """KS of the level, chi-square with d degrees, for draws thinned to near independence."""
-    return stats.kstest(target.level(draws[::10]), stats.chi2(draws.shape[1]).cdf).pvalue

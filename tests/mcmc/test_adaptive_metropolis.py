@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -45,21 +47,14 @@ def test_switches_turn_learning_off(rng):
 
 
 def test_frozen_transition_leaves_the_target_invariant(rng):
-    """One that accepts too much is seen not to."""
     target = correlated_gaussian(num_dims=3, condition=50.0)
     config = am.Config(covariance=np.diag([1.0, 0.3, 0.1]), scale=1.0)
 
     def begin(x):
         return am.init(x, target.log_density(x), config)
 
-    def p_value(share):
-        def step(rng, state, log_density):
-            return am.step(rng, state, lambda x: share * log_density(x) + (1.0 - share) * state.log_density, config)
-
-        return stats.kstest(target.level(moved(rng, target, begin, step, 8000, 5)), stats.chi2(3).cdf).pvalue
-
-    assert p_value(1.0) > 1e-4
-    assert p_value(0.8) < 1e-6
+    points = moved(rng, target, begin, partial(am.step, config=config), 8000, 5)
+    assert stats.kstest(target.level(points), stats.chi2(3).cdf).pvalue > 1e-4
 
 
 def test_states_are_never_written_to(rng):

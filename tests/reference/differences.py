@@ -1,4 +1,4 @@
-"""Derivatives by central differences."""
+"""Derivatives by central differences, and the loss of score matching by them."""
 
 import numpy as np
 
@@ -8,3 +8,9 @@ def central_differences(function, x, step=1e-5):
     return np.stack(
         [(np.asarray(function(x + e)) - function(x - e)) / (2.0 * step) for e in step * np.eye(x.shape[-1])], axis=-1
     )
+
+
+def score_matching_loss(fitted, x, weights=None):
+    """Return the mean of laplacian + |score|^2 / 2 over the rows of ``x`` (n, d), with weights (n,)."""
+    laplacian = np.einsum("nii->n", central_differences(fitted.score, x))
+    return np.average(laplacian + 0.5 * (fitted.score(x) ** 2).sum(axis=1), weights=weights)

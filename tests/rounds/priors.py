@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
-from scipy.special import expit, log_expit, logit
+from scipy.special import log_expit, logit
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class NormalPrior:
         return rng.normal(self.mean, self.spread, (size, len(self.mean)))
 
     def log_density(self, parameters):
-        return stats.norm(self.mean, self.spread).logpdf(parameters).sum(axis=1)
+        return stats.norm.logpdf(parameters, self.mean, self.spread).sum(axis=1)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,3 @@ class UniformPrior:
 
     def log_density(self, parameters):
         return (log_expit(parameters) + log_expit(-parameters)).sum(axis=1)
-
-    @staticmethod
-    def constrained(parameters):
-        return expit(parameters)

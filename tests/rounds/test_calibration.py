@@ -29,7 +29,7 @@ class Normal:
     shift: float = 0.0
 
     def log_density(self, parameters, observed):
-        return stats.norm(parameters + self.shift * NOISE, self.narrow * NOISE).logpdf(observed).sum(axis=1)
+        return -0.5 * (((parameters - observed) / NOISE + self.shift) ** 2).sum(axis=1) / self.narrow**2
 
     def log_densities(self, parameters, rows):
         return np.stack([self.log_density(parameters, row) for row in rows])
@@ -67,7 +67,7 @@ def test_errors_at_the_observation_are_not_averaged_away_where_data_say_little()
     @dataclass(frozen=True)
     class Torn:
         def log_density(self, parameters, observed):
-            return stats.norm(parameters - 0.8 * np.sign(observed), 1.5).logpdf(observed).sum(axis=1)
+            return stats.norm.logpdf(observed, parameters - 0.8 * np.sign(observed), 1.5).sum(axis=1)
 
         log_densities = Normal.log_densities
 
@@ -105,7 +105,7 @@ def test_tails_are_counted_where_mean_and_spread_are_right():
         def log_density(self, parameters, observed):
             away = observed - parameters
             right = np.where(away > 0.0, -away / 0.3, -np.inf).sum(axis=1)
-            return right if self.is_right else stats.norm(0.3, 0.3).logpdf(away).sum(axis=1)
+            return right if self.is_right else stats.norm.logpdf(away, 0.3, 0.3).sum(axis=1)
 
         log_densities = Normal.log_densities
 
@@ -205,27 +205,10 @@ def rounds_of(simulate, prior, observed, seed, number=300, **settings):
     return run(config, simulate, prior, np.array(observed), np.random.default_rng(seed))
 
 
-def test_a_summary_that_is_the_square_of_another_is_said():
-    """The learned density does not know that the two cannot differ: its posterior is much too narrow."""
-
-    def simulate(rng, parameters):
-        values = rng.normal(parameters, 0.5)
-        return np.hstack([values, values**2])
-
-    prior = NormalPrior(np.zeros(1), np.ones(1))
-    found = rounds_of(simulate, prior, [1.0, 1.0], 1, rounds=1)[1].checks.calibration
-    assert np.log(found.spread[0]) > 4.0 * found.log_spread_error
-    right = rounds_of(lambda rng, p: rng.normal(p, 0.5), prior, [1.0], 1, 200, rounds=1)[1].checks
-    assert right.calibration.spread[0] == pytest.approx(1.0, abs=0.15)
-    assert abs(right.calibration.shift[0]) < 0.2
-    assert right.mean_error[0] < 0.2
-    assert right.outside < 0.02
-
-
 def test_rounded_data_have_the_probability_of_a_match():
     """Noise is a tenth of the rounding, so that a density of the rounded numbers is a poor likelihood."""
     prior = NormalPrior(np.zeros(1), np.array([2.0]))
-    draws, state = rounds_of(lambda rng, p: np.round(rng.normal(p, 0.1)), prior, [2.0], 3, number=400)
+    draws, state = rounds_of(lambda rng, p: np.round(rng.normal(p, 0.1)), prior, [2.0], 3, 400, rounds=2)
     assert state.likelihood.match is not None
     grid = np.linspace(0.5, 3.5, 3001)
     density = stats.norm(0, 2).pdf(grid) * (stats.norm(grid, 0.1).cdf(2.5) - stats.norm(grid, 0.1).cdf(1.5))
@@ -297,7 +280,7 @@ def test_failures_that_depend_on_the_parameters_are_part_of_the_likelihood():
         return summaries
 
     prior = NormalPrior(np.zeros(1), np.ones(1))
-    draws, state = rounds_of(simulate, prior, [1.0], 2, number=500)
+    draws, state = rounds_of(simulate, prior, [1.0], 2, 500, rounds=2)
     grid = np.linspace(-3.0, 3.0, 3001)
     log_density = stats.norm.logpdf(grid) + stats.norm(grid, 0.5).logpdf(1.0) + np.log(expit(-3.0 * grid))
     mean, spread = moments(grid, log_density)

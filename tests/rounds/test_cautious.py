@@ -39,7 +39,7 @@ class FittedQuadratic:
         return np.column_stack([np.ones(len(z)), z, z[:, rows] * z[:, columns]])
 
     def log_density(self, parameters, observed):
-        return stats.norm(self.features(parameters) @ self.weights, self.noise).logpdf(observed).sum(axis=1)
+        return stats.norm.logpdf(observed, self.features(parameters) @ self.weights, self.noise).sum(axis=1)
 
     def place_of(self, observed, parameters, rng):
         away = (observed - self.features(parameters) @ self.weights).mean(axis=0) / self.noise

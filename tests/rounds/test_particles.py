@@ -17,17 +17,16 @@ def test_conjugate_normal_with_its_evidence(power):
     scale = np.array([1e-4, 1.0, 1e5])
     prior = NormalPrior(2.0 * scale, 3.0 * scale)
     noise, data = 0.2 * scale / np.sqrt(power), np.array([3.0, -1.0, 9.0]) * scale
-    normal = stats.norm(data, 0.2 * scale)
 
     def log_likelihood(parameters):
-        return normal.logpdf(parameters).sum(axis=1)
+        return stats.norm.logpdf(parameters, data, 0.2 * scale).sum(axis=1)
 
-    found = ParticleSampler(5000).sample(np.random.default_rng(1), prior, log_likelihood, power)
+    found = ParticleSampler(2500).sample(np.random.default_rng(1), prior, log_likelihood, power)
     precision = 1.0 / prior.spread**2 + 1.0 / noise**2
     mean, spread = (prior.mean / prior.spread**2 + data / noise**2) / precision, precision**-0.5
     for j in range(3):
         assert thinned_p_value(found.positions[:, j], stats.norm(mean[j], spread[j])) > 1e-3
-    np.testing.assert_allclose((found.positions.std(axis=0) / spread), 1.0, atol=0.04)
+    np.testing.assert_allclose((found.positions.std(axis=0) / spread), 1.0, atol=0.06)
     # A normal density to a power is a wider one times a number.
     factor = ((1.0 - power) * np.log(np.sqrt(2.0 * np.pi) * 0.2 * scale) - 0.5 * np.log(power)).sum()
     exact = stats.norm(prior.mean, np.hypot(prior.spread, noise)).logpdf(data).sum() + factor
@@ -42,18 +41,18 @@ def test_two_modes_keep_their_weights():
 
     def log_likelihood(parameters):
         logs = [
-            np.log(w) + stats.norm(m, s).logpdf(parameters).sum(axis=1)
+            np.log(w) + stats.norm.logpdf(parameters, m, s).sum(axis=1)
             for m, s, w in zip(modes, spreads, weights, strict=True)
         ]
         return np.logaddexp(*logs)
 
-    found = ParticleSampler(4000).sample(np.random.default_rng(2), prior, log_likelihood)
+    found = ParticleSampler(2000).sample(np.random.default_rng(2), prior, log_likelihood)
     evidence = weights * np.array(
         [np.exp(stats.norm(0.0, np.hypot(10.0, s)).logpdf(m).sum()) for m, s in zip(modes, spreads, strict=True)]
     )
     share = (found.positions[:, 0] < 0.0).mean()
-    assert share == pytest.approx(evidence[0] / evidence.sum(), abs=0.025)
-    assert found.log_evidence == pytest.approx(np.log(evidence.sum()), abs=0.1)
+    assert share == pytest.approx(evidence[0] / evidence.sum(), abs=0.035)
+    assert found.log_evidence == pytest.approx(np.log(evidence.sum()), abs=0.14)
     narrow = found.positions[found.positions[:, 0] < 0.0]
     np.testing.assert_allclose(narrow.std(axis=0), 0.1, rtol=0.15)
 
@@ -64,11 +63,11 @@ def test_bounded_parameters():
     def log_likelihood(parameters):
         return stats.binom.logpmf(ill, tested, expit(parameters)).sum(axis=1)
 
-    found = ParticleSampler(4000).sample(np.random.default_rng(3), UniformPrior(3), log_likelihood)
+    found = ParticleSampler(2000).sample(np.random.default_rng(3), UniformPrior(3), log_likelihood)
     for j in range(3):
         exact = stats.beta(1 + ill[j], 1 + tested - ill[j])
         assert thinned_p_value(expit(found.positions[:, j]), exact) > 1e-3
-    assert found.log_evidence == pytest.approx(3 * np.log(1.0 / (tested + 1)), abs=0.1)
+    assert found.log_evidence == pytest.approx(3 * np.log(1.0 / (tested + 1)), abs=0.14)
 
 
 def test_funnel():
@@ -81,22 +80,22 @@ def test_funnel():
 
         def log_density(self, parameters):
             width = np.exp(0.5 * parameters[:, :1])
-            inner = stats.norm(0.0, width).logpdf(parameters[:, 1:]).sum(axis=1)
-            return stats.norm(0.0, 2.0).logpdf(parameters[:, 0]) + inner
+            inner = stats.norm.logpdf(parameters[:, 1:], 0.0, width).sum(axis=1)
+            return stats.norm.logpdf(parameters[:, 0], 0.0, 2.0) + inner
 
     data = np.array([0.3, -0.1])
 
     def log_likelihood(parameters):
-        return stats.norm(parameters[:, 1:], 0.2).logpdf(data).sum(axis=1)
+        return stats.norm.logpdf(data, parameters[:, 1:], 0.2).sum(axis=1)
 
-    found = ParticleSampler(4000).sample(np.random.default_rng(4), Funnel(), log_likelihood)
+    found = ParticleSampler(2000).sample(np.random.default_rng(4), Funnel(), log_likelihood)
     grid = np.linspace(-12.0, 12.0, 4001)
     density = stats.norm(0, 2).pdf(grid) * np.prod(
         stats.norm(0.0, np.hypot(np.exp(0.5 * grid[:, None]), 0.2)).pdf(data), axis=1
     )
     cdf = np.cumsum(density) / density.sum()
     assert stats.kstest(found.positions[:2000, 0], lambda v: np.interp(v, grid, cdf)).pvalue > 1e-3
-    assert found.log_evidence == pytest.approx(np.log(density.sum() * (grid[1] - grid[0])), abs=0.1)
+    assert found.log_evidence == pytest.approx(np.log(density.sum() * (grid[1] - grid[0])), abs=0.14)
 
 
 def test_places_without_likelihood_are_left():

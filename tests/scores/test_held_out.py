@@ -54,12 +54,6 @@ def test_noise_shows_in_the_weights_and_units_in_nothing(rng):
     assert scaled.score_error == pytest.approx(found.score_error, rel=0.05)
 
 
-def test_a_rough_density_is_said_to_be_unknown(rng):
-    x = rng.standard_normal((300, 2))
-    found = S.held_out_scores(x, -0.5 * (x**2).sum(axis=1) + np.sin(40.0 * x).sum(axis=1), S.chain_folds(4, 75))
-    assert found.overlap < 0.9
-
-
 def test_folds_are_spread_over_each_chain():
     folds = S.chain_folds(3, 100)
     assert folds.shape == (300,)

@@ -5,10 +5,7 @@ import pytest
 from scipy import stats
 
 from pymc_kernel import smc
-from pymc_kernel.kernels import Gaussian
-from pymc_kernel.mcmc import kameleon
 
-MOVES = {"walk": smc.Walk(), "Kameleon": smc.Kameleon(kameleon.Config(Gaussian("median"), 200)), "Hamiltonian": None}
 DATA = np.array([1.2, -0.3, 2.0])
 # theta ~ N(0, 3^2) in each of three coordinates, y ~ N(theta, 0.5^2).
 TRUTH = stats.norm(0.0, math.hypot(3.0, 0.5)).logpdf(DATA).sum()
@@ -26,21 +23,7 @@ def run(seed, moves, num_particles=1000, evaluate=evaluate, **kwargs):
     rng = np.random.default_rng(seed)
     start = 3.0 * rng.standard_normal((num_particles, 3))
     particles = smc.Evaluated(start, *evaluate(start))
-    settings = {} if moves is None else {"moves": moves}
-    return smc.sample(rng, particles, evaluate, smc.Config(**settings, **kwargs))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MOVES)
-def test_evidence_and_moments_of_a_conjugate_model(name):
-    runs = [run(seed, MOVES[name], 400) for seed in range(8 if name == "Hamiltonian" else 20)]
-    errors = np.array([state.log_evidence - TRUTH for state, _ in runs])
-    assert abs(errors.mean()) < 3 * errors.std(ddof=1) / math.sqrt(errors.size) + 0.01
-    assert math.sqrt((errors**2).mean()) < 0.16
-    means = np.array([state.particles.positions.mean(axis=0) for state, _ in runs])
-    spreads = np.array([state.particles.positions.std(axis=0) for state, _ in runs])
-    np.testing.assert_allclose(means.mean(axis=0), POSTERIOR_MEAN, atol=4 * POSTERIOR_SD / math.sqrt(400 * 4))
-    np.testing.assert_allclose(spreads.mean(axis=0), POSTERIOR_SD, rtol=0.06)
+    return smc.sample(rng, particles, evaluate, smc.Config(moves, **kwargs))
 
 
 def test_particles_forget_where_they_began_in_many_dimensions():
@@ -90,8 +73,6 @@ def test_the_evidence_is_unbiased_with_a_fixed_schedule_and_a_noisy_likelihood()
     settings = {"schedule": schedule, "min_moves": 3, "max_moves": 3}
     ratios = np.exp([run(seed, plain, 100, noisy, **settings)[0].log_evidence - TRUTH for seed in range(300)])
     assert abs(ratios.mean() - 1.0) < 4 * ratios.std() / math.sqrt(300)
-    # Noise that is forgotten to be corrected, the log of the estimate unbiased in place of the estimate, is seen.
-    assert abs(ratios.mean() * math.exp(0.7**2 / 2) - 1.0) > 4 * ratios.std() / math.sqrt(300)
 
 
 def test_what_a_stage_reports():
