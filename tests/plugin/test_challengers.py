@@ -12,7 +12,7 @@ from pymc_kernel.plugin.emulation.chains import Chains
 from pymc_kernel.plugin.emulation.challengers import Challengers, LeftOut, places_beyond
 from pymc_kernel.plugin.emulation.emulated_model import no_limits
 from pymc_kernel.plugin.model.priors import ModelPrior
-from tests.plugin.models import add_places, searched_at
+from tests.plugin.models import add_places, learned_at
 
 DATA = np.array([1.3, 1.6, 1.1])
 
@@ -26,21 +26,15 @@ def saturated(scale=lambda outputs: outputs):
     return model
 
 
-@pytest.fixture
-def short_search():
+def short_search(places, model=None):
     """A search of this model that has learned from some places."""
-
-    def at_places(places, model=None):
-        return searched_at(model or saturated(), np.array(places)[:, None])
-
-    return at_places
+    return learned_at(model or saturated(), np.array(places)[:, None])
 
 
 @pytest.mark.parametrize("goes_far", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_tail_may_go_on_beyond_the_outermost_evaluation(short_search, goes_far):
-    search = short_search(np.concatenate([np.linspace(-3.0, 3.0, 6), np.geomspace(3.3, 60.0, 30)[: 30 * goes_far]]))
-    draws, _ = search.chains.draw(is_short=True)
-    search.challengers.forget()
+def test_a_tail_may_go_on_beyond_the_outermost_evaluation(goes_far):
+    places = np.concatenate([np.linspace(-3.0, 3.0, 6), np.geomspace(3.3, 60.0, 30)[: 30 * goes_far]])
+    search, draws = short_search(places), np.linspace(0.5, 3.0, 80).reshape(4, 20, 1)
     distance = search.challengers.note_possible(search.chains, draws, search._versions, 0.05)
     assert (distance > 0.05) is not goes_far
     left_out = search.challengers.left_out.places
@@ -87,7 +81,7 @@ def test_places_are_asked_for_by_the_mass_that_they_may_have(monkeypatch):
     np.testing.assert_allclose(others.left_out.learned, with_penalty[others.left_out.places[:, 0].astype(int)])
 
 
-def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
+def test_places_left_out_are_told_from_the_others_of_a_round():
     search = short_search(np.linspace(-3.0, 3.0, 12))
     others, density = search.challengers, search.model.compile_logp(mode="FAST_COMPILE")
     levels = np.array([float(density({"a": x})) for x in (6.0, 8.0)])
@@ -96,7 +90,8 @@ def test_places_left_out_are_told_from_the_others_of_a_round(short_search):
     others.apart = np.array([[0.9]])
     others._compared = np.zeros((4, 20, 1)), np.zeros((1, 20, 1))
     search.explorers = SimpleNamespace(set_power=lambda errors: None)
-    kinds = ["own", "own", "explored", "apart", "left_out", "left_out"]
+    search.chains.go_to(np.zeros((4, 1)))
+    search.rhat, kinds = 1.0, ["own", "own", "explored", "apart", "left_out", "left_out"]
     add_places(search, np.array([[1.0], [1.2], [-1.0], [0.9], [6.0], [8.0], [-1.0]]), kinds)
     real = (1.0 - np.exp(-2.0)) / (np.exp(1.0) - np.exp(-2.0))
     assert others.real_share == pytest.approx((0.5 + 2.0 * real) / 3.0)
@@ -127,7 +122,7 @@ def ask_beyond(search, places, num_evaluated):
     return search.rounds[-1].beyond
 
 
-def test_a_tail_beyond_the_draws_is_found(short_search):
+def test_a_tail_beyond_the_draws_is_found():
     search = short_search(np.linspace(-3.0, 3.0, 12))
     assert ask_beyond(search, [], 0) == 0.0
     assert np.isnan(ask_beyond(search, [6.0, -20.0], 1))  # a batch that was cut off
@@ -135,7 +130,7 @@ def test_a_tail_beyond_the_draws_is_found(short_search):
     assert not search.has_ended
 
 
-def test_places_beyond_are_asked_where_what_is_learned_has_no_draws(short_search):
+def test_places_beyond_are_asked_where_what_is_learned_has_no_draws():
     search = short_search(np.linspace(-3.0, 3.0, 12))
     draws, others = np.linspace(0.0, 4.0, 51)[:, None], search.challengers
     places = [4.3, 5.0, -0.3, -1.0]  # near above and far, then below
@@ -150,7 +145,7 @@ def test_places_beyond_are_asked_where_what_is_learned_has_no_draws(short_search
         assert len(others.beyond) == 0
 
 
-def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(short_search, monkeypatch):
+def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(monkeypatch):
     """Fifty draws of a chain that has just begun may be anywhere; those after them are not."""
     search = short_search(np.linspace(-3.0, 3.0, 12))
     rng = np.random.default_rng(2)
@@ -163,15 +158,17 @@ def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(short_searc
     assert draws.shape == (4, 80, 1)
 
 
-def test_what_was_learned_since_tells_how_far_off_it_was_before(short_search):
+def test_what_was_learned_since_tells_how_far_off_it_was_before():
     """A tail that the fits before had not learned."""
     search = short_search(np.linspace(-3.0, 3.0, 12))
+    search.draws = np.linspace(0.5, 20.0, 80).reshape(4, 20, 1)
     before = search.fits
     assert search._moved_from(None) == 0.0
     assert search._moved_from(before) == 0.0
+    search.rhat = 1.0
+    search.chains.go_to(np.ones((4, 1)))
     add_places(search, np.geomspace(3.3, 60.0, 30)[:, None])
     search.learn()
-    search.draws, _ = search.chains.draw(is_short=True)
     levels = [search.chains.log_density(x) for x in search.draws[0]]
     moved = search._moved_from(before)
     assert 0.05 < moved < 1.0
@@ -180,7 +177,7 @@ def test_what_was_learned_since_tells_how_far_off_it_was_before(short_search):
     assert search.held_out == moved
 
 
-def test_a_quarter_of_the_draws_in_a_tail_that_was_not_known_is_a_distance_of_a_quarter(short_search, monkeypatch):
+def test_a_quarter_of_the_draws_in_a_tail_that_was_not_known_is_a_distance_of_a_quarter(monkeypatch):
     search = short_search(np.linspace(-3.0, 3.0, 12))
     depths = {"before": 50.0, "after": 0.0}
     monkeypatch.setattr(search, "_renew", lambda fits: setattr(search, "current", fits))
@@ -192,7 +189,7 @@ def test_a_quarter_of_the_draws_in_a_tail_that_was_not_known_is_a_distance_of_a_
 
 
 @pytest.mark.parametrize(("held_out", "is_challenged"), [(0.01, 1), (0.3, 0)])
-def test_draws_of_challengers_are_evaluated(short_search, monkeypatch, held_out, is_challenged):
+def test_draws_of_challengers_are_evaluated(monkeypatch, held_out, is_challenged):
     search = short_search(np.linspace(-3.0, 3.0, 12))
 
     def challenge(chains, draws, *_):
@@ -209,7 +206,7 @@ def test_draws_of_challengers_are_evaluated(short_search, monkeypatch, held_out,
     assert search.held_out == (0.2 if is_challenged else 0.3)
 
 
-def test_versions_of_a_place_are_those_of_its_outputs(short_search):
+def test_versions_of_a_place_are_those_of_its_outputs():
     search = short_search(np.linspace(-3.0, 3.0, 12))
     learned, far = np.array([1.5]), np.array([20.0])
     at_learned, at_far = (
@@ -221,7 +218,7 @@ def test_versions_of_a_place_are_those_of_its_outputs(short_search):
 
 
 @pytest.mark.slow
-def test_versions_without_a_density_are_minus_infinity(short_search):
+def test_versions_without_a_density_are_minus_infinity():
     """Outputs that may be too low for a model that takes their logarithms, where no limit is known."""
     search = short_search(np.linspace(-3.0, 3.0, 6), saturated(lambda outputs: pt.log(outputs + 2.0)))
     limits = search.learned[0].limits
