@@ -5,6 +5,7 @@ import pytest
 
 from pymc_kernel.emulation import fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
+from pymc_kernel.scores.value_regression import log_excess
 from tests.reference import slow_emulation
 
 
@@ -26,6 +27,12 @@ def test_noise_is_learned_and_what_is_deep_stays_deep(rng):
     assert (fit(near)[:, 0] + 10.0 * (near**2).sum(axis=1)).std() < 0.5
     assert fit(np.array([[5.0, -5.0]]))[0, 0] < -30.0
     assert fit(np.array([[3.0, 3.0]]))[0, 0] < fit(near).min() - 10.0
+
+
+def test_what_is_deep_counts_on_a_log_scale():
+    """Beyond ten: with a slope of one at first, and ten more at e times ten."""
+    found = log_excess(np.array([3.0, 10.0, 10.001, 10.0 * np.e]), 10.0)
+    np.testing.assert_allclose(found, [0.0, 0.0, 0.001, 10.0], rtol=1e-4)
 
 
 @pytest.mark.parametrize("sd", [0.3, 3.0])
