@@ -12,8 +12,9 @@ from scipy.linalg import solve_triangular
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.linalg import pivoted_cholesky
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.value_regression import Hyperparameters, covariance_of, trend_features, variance_of
+from pymc_kernel.scores.value_regression import Hyperparameters, covariance_of, profile_of, trend_features, variance_of
 
+_KERNEL = Gaussian()
 SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
 _STEP = 1e-4  # of scaled inputs, in differences: their error is some 1e-8 of a slope, that by rounding less
 _LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
@@ -110,7 +111,7 @@ class FittedOutputs:
         return np.linalg.svd(slopes, full_matrices=False)[0]
 
     def _mean(self, z):
-        radial = Gaussian().profile_matrix(z * self.inverse_length_scale, self.points, 0) @ self.weights
+        radial = profile_of(_KERNEL, z * self.inverse_length_scale, self.points) @ self.weights
         return radial + trend_features(z) @ self.coefficients
 
     def _back(self, learned):
@@ -125,7 +126,7 @@ class FittedOutputs:
         """Return the posterior standard deviation (n,) of an output of amplitude one."""
         hyper = self.hyperparameters
         points = self.points / hyper.inverse_length_scale
-        c = solve_triangular(self.factor, covariance_of(hyper, Gaussian(), points, z), lower=True)
+        c = solve_triangular(self.factor, covariance_of(hyper, _KERNEL, points, z), lower=True)
         own = variance_of(hyper, z) - (c**2).sum(axis=0)
         own += hyper.nugget * (solve_triangular(self.normal, c, trans=1) ** 2).sum(axis=0)
         return np.sqrt(np.maximum(own, 0.0))
@@ -142,7 +143,7 @@ def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.
     Each is where those before it leave most of the prior variance.
     """
     return pivoted_cholesky(
-        variance_of(hyper, z), lambda p: covariance_of(hyper, Gaussian(), z, z[p]), min(len(z), most), _LEFT_OVER
+        variance_of(hyper, z), lambda p: covariance_of(hyper, _KERNEL, z, z[p]), min(len(z), most), _LEFT_OVER
     )
 
 

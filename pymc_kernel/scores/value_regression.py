@@ -15,7 +15,7 @@ from scipy.spatial.distance import cdist, pdist
 from scipy.stats import chi2
 
 from pymc_kernel.kernels import RadialKernel
-from pymc_kernel.kernels.profiles import fill_derivatives
+from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
 from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
 
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
@@ -250,9 +250,20 @@ def variance_of(hyper: Hyperparameters, z: np.ndarray) -> np.ndarray:
 
 
 def covariance_of(hyper: Hyperparameters, kernel: RadialKernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Return the covariance (n, m) of values at a (n, d) and b (m, d), without noise; the kernel has length scale 1."""
-    radial = kernel.profile_matrix(a * hyper.inverse_length_scale, b * hyper.inverse_length_scale, 0)
+    """Return the covariance (n, m) of values at a (n, d) and b (m, d), without noise."""
+    radial = profile_of(kernel, a * hyper.inverse_length_scale, b * hyper.inverse_length_scale)
     return hyper.radial * radial + hyper.quadratic * (1.0 + a @ b.T / a.shape[1]) ** 2
+
+
+def profile_of(kernel: RadialKernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Return the profile (n, m) of a kernel at scaled points (n, d) and (m, d).
+
+    By one product of matrices, which is faster than ``profile_matrix``; equal points are apart by rounding.
+    """
+    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
+    out = np.maximum(squared, 0.0, out=squared).ravel()
+    fill_profile(kernel.family, *kernel.shape_parameters, 0, out, out)
+    return out.reshape(squared.shape)
 
 
 def trend_features(z: np.ndarray) -> np.ndarray:

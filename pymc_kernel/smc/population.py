@@ -27,7 +27,7 @@ from scipy.special import logsumexp
 from pymc_kernel.kernels.points import as_numbers, as_points, check_between
 from pymc_kernel.linalg import ridged_cholesky, whiten
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
-from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.score_matching import Finite
 from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
 
@@ -36,7 +36,7 @@ _SCALES = (0.35, 0.7, 1.0, 1.4)
 _SAFE_SHARE = 0.05  # of every scale
 _LEARNED_SHARE = 0.25  # of the particles: the effective sample size of the tempered weights for learning
 _LARGEST_DRIFT = 2.0  # in standard deviations of the proposal
-_ROWS = 256  # of the distances between draws and particles that are in memory at a time
+_ROWS = 256  # of the distances between draws and particles that each thread has in memory at a time
 
 
 @dataclass(frozen=True)
@@ -147,13 +147,17 @@ def step(
     middle = solve_triangular(factor, centers.T, lower=True).T
     if config.weights == "mixture":
         by_scale = np.empty((n, len(scales)))
-        for start in range(0, n, _ROWS):
-            rows = slice(start, start + _ROWS)
-            squared = cdist(whitened[rows], middle, "sqeuclidean")
-            nearest = squared.min(axis=1, keepdims=True)
-            squared -= nearest
-            for k, rate in enumerate(0.5 / scales**2):
-                by_scale[rows, k] = np.log(np.exp(-rate * squared).mean(axis=1)) - rate * nearest[:, 0]
+
+        def block(first, last):
+            for start in range(first, last, _ROWS):
+                rows = slice(start, min(start + _ROWS, last))
+                squared = cdist(whitened[rows], middle, "sqeuclidean")
+                nearest = squared.min(axis=1, keepdims=True)
+                squared -= nearest
+                for k, rate in enumerate(0.5 / scales**2):
+                    by_scale[rows, k] = np.log(np.exp(-rate * squared).mean(axis=1)) - rate * nearest[:, 0]
+
+        over_row_blocks(block, n, float(n * (d + 10 * len(scales))))
     else:
         by_scale = -0.5 * ((whitened - middle) ** 2).sum(axis=1)[:, None] / scales**2
     by_scale -= d * np.log(math.sqrt(2.0 * math.pi) * scales) + np.log(np.diag(factor)).sum()

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-MAX_LOG = 30.0  # of sums of features that are logarithms or logits: beyond it data tell nothing
+MAX_LOG = 30.0  # of what is exponentiated, parameters, log spreads or logits: beyond it data tell nothing
 ROWS = 4096  # of features at once, so that memory stays bounded
 LEAST_GAIN = 3.0  # log evidence below which a block is left out, or another function than the identity
 _LEAST_DETERMINED = 1e-2  # number of weights that the data determine, below which likewise
