@@ -14,7 +14,8 @@ _SMALLEST, LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floa
 def check_between(*optional: str, high: float = 1.0, **numbers) -> None:
     """Raise where a named number does not lie between zero and ``high``; None is one for ``optional`` names."""
     for name, value in numbers.items():
-        if not (value is None and name in optional) and not (isinstance(value, Real) and 0.0 < value < high):
+        is_number = isinstance(value, Real) and not isinstance(value, bool)
+        if not (value is None and name in optional) and not (is_number and 0.0 < value < high):
             where = "be a positive number" if high == np.inf else f"lie between 0 and {high:g}"
             raise ValueError(f"{name} must {where}, got {value!r}.")
 

@@ -494,7 +494,7 @@ def test_models_that_cannot_be_emulated_are_refused_before_any_work():
         pk.emulate(model)
     for settings in (
         {"tolerance": -1.0}, {"tolerance": "no"}, {"evaluations": 0}, {"start": np.zeros((3, 2))},
-        {"batch_size": 0}, {"timeout": 0.0}, {"timeout": "3"}, {"store": "s"},
+        {"batch_size": 0}, {"timeout": 0.0}, {"timeout": "3"}, {"timeout": True}, {"store": "s"},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(settings)) if "store" not in settings else "random_seed"):
             pk.emulate(curve_model(), **settings)
