@@ -1,12 +1,11 @@
-import itertools
 from contextlib import contextmanager, nullcontext
 
-import numpy as np
 import pytensor
 import pytest
 
 from pymc_kernel.plugin.emulation import chains, challengers
 from pymc_kernel.plugin.samplers import surrogate
+from tests.plugin.models import normal_draws
 
 #: Of chains on emulated models blocks of 20 draws, not 50, and at most five; 200 tuning draws of ``sample_surrogate``,
 #: whose chains begin at draws of what they sample; and 40 draws whose log densities are compared.
@@ -53,10 +52,4 @@ def machine_code_where_marked(request, as_users_run):
 @pytest.fixture
 def give_draws(monkeypatch):
     """Lets chains on emulated models have normal draws with a center (d,), without the time that NUTS takes."""
-
-    def give(center, sd):
-        rng = np.random.default_rng(1)
-        given = itertools.cycle(np.array(center) + np.array(sd) * rng.standard_normal((20, 4, 50, len(center))))
-        monkeypatch.setattr(chains.Chains, "draw", lambda *_, **__: (next(given), 1.0))
-
-    return give
+    return lambda center, sd: monkeypatch.setattr(chains.Chains, "draw", normal_draws(center, sd))

@@ -1,5 +1,6 @@
 """Posteriors of emulated models with modes that NUTS chains do not go between."""
 
+from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,12 +12,12 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation import search as searching
-from pymc_kernel.plugin.emulation.chains import Particles, share_beyond
+from pymc_kernel.plugin.emulation.chains import Chains, Particles, share_beyond
 from pymc_kernel.plugin.emulation.emulation import Round
 from pymc_kernel.plugin.emulation.search import MODES_APART
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
-from tests.plugin.models import add_places, learned_at, searched_at
+from tests.plugin.models import add_places, learned_at, normal_draws, searched_at
 
 MEAN, SQUARE, NOISE = 0.2, 4.0, 0.3
 
@@ -35,11 +36,24 @@ def mass_above_zero():
     return density[a > 0.0].sum() / density.sum()
 
 
-@pytest.fixture
-def search(give_draws):
+@pytest.fixture(scope="module")
+def learned_search():
     """One that has learned from places in both modes and between; its chains have draws of one of them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Chains, "draw", normal_draws([2.0], 0.07))
+        return searched_at(with_two_modes(), np.linspace(-4.0, 4.0, 17)[:, None])
+
+
+@pytest.fixture
+def search(learned_search, give_draws):
+    """A copy of it: what is compiled is that of all of them."""
     give_draws([2.0], 0.07)
-    return searched_at(with_two_modes(), np.linspace(-4.0, 4.0, 17)[:, None])
+    search = copy(learned_search)
+    for part in ("record", "challengers"):
+        setattr(search, part, copy(getattr(search, part)))
+    for owner in (search, search.record):
+        vars(owner).update({name: list(v) for name, v in vars(owner).items() if isinstance(v, list)})
+    return search
 
 
 @pytest.fixture
@@ -47,7 +61,7 @@ def given_particles(monkeypatch):
     """Let populations have draws of both modes, without the time that their moves take."""
 
     def sample(_, rng, prior, log_likelihood):
-        positions = rng.choice([-2.0, 2.0], (250, 1)) + 0.07 * rng.standard_normal((250, 1))
+        positions = rng.choice([-2.0, 2.0], (12, 1)) + 0.07 * rng.standard_normal((12, 1))
         return SimpleNamespace(positions=positions, powers=(0.1, 1.0), passed=(prior.draw(rng, 9), positions))
 
     monkeypatch.setattr(ParticleSampler, "sample", sample)
