@@ -8,8 +8,8 @@ from pymc_kernel.plugin.samplers import surrogate
 from tests.plugin.models import normal_draws
 
 #: Of chains on emulated models blocks of 20 draws, not 50, and at most five; 200 tuning draws of ``sample_surrogate``,
-#: whose chains begin at draws of what they sample; and 40 draws whose log densities are compared.
-SHORT = {(chains, "_BLOCK"): 20, (chains, "_MOST_BLOCKS"): 5, (surrogate, "TUNE"): 200, (challengers, "COMPARED"): 40}
+#: whose chains begin at draws of what they sample; and 16 draws whose log densities are compared.
+SHORT = {(chains, "_BLOCK"): 20, (chains, "_MOST_BLOCKS"): 5, (surrogate, "TUNE"): 200, (challengers, "COMPARED"): 16}
 FULL = {setting: getattr(*setting) for setting in SHORT}
 MODE = pytensor.config.mode
 

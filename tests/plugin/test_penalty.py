@@ -157,8 +157,8 @@ def test_on_average_so_much_is_lost_by_errors(likelihood, monkeypatch):
 
 def test_no_draw_is_where_nothing_was_evaluated():
     """A trend that goes on would meet the data once more."""
-    search, _, prior = searched(model_of(function=bump))
-    search.propose(prior, 4)
+    search, _, _ = searched(model_of(function=bump))
+    search.learn()
     best, far = search.record.best_places(1)[0], np.full(3, 2.5)
     density = density_of(search.emulated)
     with_penalty = density(far) - density(best)
@@ -215,8 +215,8 @@ def test_far_rows_are_learned_where_near_ones_are_few():
 
 
 def test_draws_that_the_penalty_leaves_out_are_evaluated():
-    search, _, prior = searched(model_of(function=bump))
-    search.propose(prior, 4)
+    search, _, _ = searched(model_of(function=bump))
+    search.learn()
     near, far = np.linspace(-0.1, 0.1, 60).reshape(20, 3), np.full((20, 3), 2.5)
     others = search.challengers
     assert others.note_left_out(search.chains, near, 0.05) < 0.01
@@ -229,9 +229,9 @@ def test_draws_that_the_penalty_leaves_out_are_evaluated():
 
 
 def test_places_apart_count_where_draws_may_lie():
-    search, _, prior = searched(model_of())
-    search.propose(prior, 4)
-    places, rng = search.chains.places, np.random.default_rng(0)
+    search, _, _ = searched(model_of())
+    search.learn()
+    places, rng = np.zeros((4, 3)), np.random.default_rng(0)
     near = rng.standard_normal((5, 50, 3))
     best = search.record.best_places(1)[0]
     for level, counts in ((0.0, True), (-1e4, False)):
