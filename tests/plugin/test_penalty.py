@@ -285,6 +285,10 @@ def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
     np.testing.assert_allclose(levels[0.0] - levels[1.0], 0.5 * variances, rtol=1e-6, atol=1e-9)
     assert variances.max() > 2.0 * variances.min() > 0.0
     assert variances.max() > 1e-3
+    for place in (places[0], places[0], places[1], places[0]):  # what is not learned is evaluated once at a place
+        outputs = [rng.normal(0.0, 9.0, rows.type.shape) for rows in search.given._rows]
+        levels = search.given.log_density(outputs, place), search.given._density_with(outputs, place)
+        assert levels[0] == pytest.approx(levels[1])
 
 
 def test_whether_it_goes_on_is_asked_where_the_penalty_leaves_nothing_out(give_draws, monkeypatch):

@@ -65,7 +65,9 @@ class GivenOutputs:
             )
         self._point, log_density = model.initial_point(random_seed=0), self._model.logp()
         self._density = of_position(self._model, self._point, [log_density])
+        self._are_terms, self._known = False, (np.empty(0), np.nan)
         self.unknown = unknown._replace(parts=self._with_terms(unknown.parts, log_density, coarse))
+        self._are_terms = all(part.is_term for part in self.unknown.parts)
 
     def _with_terms(self, parts, log_density, coarse):
         """Return the parts, with whether the log density has the one output of each row as a summand.
@@ -91,7 +93,18 @@ class GivenOutputs:
         return [part._replace(is_term=terms.get(number, False)) for number, part in enumerate(parts)]
 
     def log_density(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray) -> float:
-        """Return the log density at a position (d,) with these outputs (b, q) of the parts."""
+        """Return the log density at a position (d,) with these outputs (b, q) of the parts.
+
+        Where each output is a summand, the others are evaluated only once at a position that is asked for repeatedly.
+        """
+        if not self._are_terms:
+            return self._density_with(rows_of_parts, position)
+        if not np.array_equal(position, self._known[0]):
+            nothing = [np.zeros(rows.type.shape) for rows in self._rows]
+            self._known = np.copy(position), self._density_with(nothing, position)
+        return self._known[1] + float(sum(rows.sum() for rows in rows_of_parts))
+
+    def _density_with(self, rows_of_parts, position):
         for shared, rows in zip(self._rows, rows_of_parts, strict=True):
             shared.set_value(rows)
         return float(self._density(position)[0])
