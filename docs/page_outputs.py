@@ -46,7 +46,7 @@ def write(page) -> None:
                 (OUTPUT / f"{name}.txt").write_text("\n".join([mark_of(page), *lines, ""]))
             if plt.get_fignums():
                 name = f"{page.stem}-{number}" if has_picture else page.stem
-                plt.figure(plt.get_fignums()[-1]).savefig(OUTPUT / f"{name}.png", dpi=72, bbox_inches="tight")
+                plt.figure(plt.get_fignums()[-1]).savefig(OUTPUT / f"{name}.png", dpi=100, bbox_inches="tight")
                 plt.close("all")
                 has_picture = True
 

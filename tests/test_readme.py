@@ -80,8 +80,24 @@ def test_the_check_of_a_fit_finds_what_is_wrong(tmp_path, monkeypatch):
     assert table.attrs["ksd_p"] < 0.01
 
 
+def test_printed_lines_are_those_of_the_page():
+    (printed,) = re.findall(r"```\n(  ksd.*?)\.\.\.\n```", TEXT, flags=re.S)
+    kept = (DOCS / "methods/output/checks.txt").read_text().splitlines()
+    assert set(printed.splitlines()) <= set(kept)
+
+
+@pytest.mark.slow
+def test_a_simulator_is_learned_around_its_true_parameters(tmp_path, monkeypatch):
+    idata = run("sample_likelihood_free(", tmp_path, monkeypatch)["till"]
+    for name, true in (("gap", 1.0), ("service", 0.7)):
+        draws = np.log(idata["posterior"][name].values)
+        assert abs(draws.mean() - np.log(true)) < 2.5 * draws.std()
+        assert 0.03 < draws.std() < 0.2  # of 100 customers: a tenth, where they wait for each other
+    assert float(idata["sample_stats"]["learning_error"].max()) < 0.3
+
+
 def test_every_example_is_run_above():
-    assert len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 4
 
 
 def test_examples_are_those_of_the_documentation():
@@ -144,8 +160,8 @@ def test_headline_numbers_are_those_of_their_table(line):
         assert np.abs(measured - float(number)).min() <= half_a_digit, number
 
 
-def test_six_headlines():
-    assert len(HEADLINES) == 6
+def test_five_headlines():
+    assert len(HEADLINES) == 5
 
 
 def test_headline_of_simulators():

@@ -174,7 +174,7 @@ figure.savefig("error_by_evaluations.png", dpi=100)
 # %% [markdown]
 # The distance of each round is measured at its own new draws. It jumps while the surrogate is still
 # wrong in some places, and drops once a round finds none of them. The search ends after two such
-# rounds.
+# rounds, if chains from elsewhere agree with them.
 #
 # ## Simulations into a store
 #

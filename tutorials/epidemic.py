@@ -225,7 +225,8 @@ figure.savefig("epidemic_posteriors.png", dpi=100)
 # ## Which one?
 #
 # - Simulations are expensive, and you know a few good summaries: use the learned likelihood.
-# - You have raw data, or many data sets to analyze: use kernel Bayes' rule.
+# - You have raw data, or many data sets to analyze: use kernel Bayes' rule, with many more
+#   simulations than here, as its warning says.
 # - Simulations are cheap, and you want the posterior given the summaries, up to a kernel of known
 #   width: use `pk.KernelABC`.
 #

@@ -131,8 +131,8 @@ with model:
 print(az.summary(idata, kind="diagnostics"))
 
 # %% [markdown]
-# R-hat is one, and the effective sample sizes are near the number of draws. The sample statistics
-# give the number of evaluations after tuning and the acceptance rate.
+# R-hat is one, and the effective sample sizes are about half the number of draws. The sample
+# statistics give the number of evaluations after tuning and the acceptance rate.
 
 # %%
 stats = idata["sample_stats"]

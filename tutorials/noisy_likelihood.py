@@ -173,9 +173,10 @@ for label, log_estimate in (
 # %% [markdown]
 # ## The same posterior, more or less efficiently
 #
-# The noise costs effective draws. It does not change the posterior: means and standard deviations
-# agree with those of NUTS to within their Monte Carlo errors. The variance of the log estimate was
-# measured while the chains tuned.
+# The noise costs effective draws: log estimates with a standard deviation of 0.9 leave a tenth of
+# those with 0.1. It does not change the posterior: means and standard deviations agree with those
+# of NUTS to within their Monte Carlo errors. The variance of the log estimate was measured while
+# the chains tuned.
 
 # %%
 for label, idata in results.items():

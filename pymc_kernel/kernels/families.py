@@ -163,7 +163,7 @@ class Polynomial(DotProductKernel):
 
 @dataclass(frozen=True, eq=False)
 class RandomFourierFeatures:
-    """Features whose scalar products approximate a kernel: k(x, y) ~ features(x) . features(y).
+    """Features whose scalar products approximate a kernel: k(x, y) ~ features(x) @ features(y).
 
     Attributes
     ----------
@@ -291,7 +291,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class FeatureKernel:
-    """k(x, y) = features(x) . features(y), of random Fourier features, learned ones or your own.
+    """k(x, y) = features(x) @ features(y), of random Fourier features, learned ones or your own.
 
     Parameters
     ----------

@@ -151,7 +151,7 @@ class ScoreMatching:
 
 @dataclass(frozen=True)
 class Finite(ScoreMatching):
-    """Kernel exponential family with f = theta . features(x), random Fourier features of a kernel.
+    """Kernel exponential family with f = theta @ features(x), random Fourier features of a kernel.
 
     theta = (C + strength I)^-1 b with C the mean of the sum over dimensions of outer products of feature
     derivatives and b minus the mean of their summed second derivatives (Strathmann 2018, section 4.2; no factor
