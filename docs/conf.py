@@ -57,7 +57,9 @@ html_static_path = ["_static"]
 html_css_files = ["pages.css"]
 html_show_sourcelink = False
 html_copy_source = False
-html_sidebars = {page: [] for page in ("index", "gallery", "install", "choosing", "neighbors", "measured", "extending", "sources")}
+html_sidebars = {
+    page: [] for page in ("index", "gallery", "install", "choosing", "neighbors", "measured", "extending", "sources")
+}
 html_theme_options = {
     "logo": {"text": "pymc_kernel"},
     "navigation_with_keys": False,

@@ -8,12 +8,13 @@ import arviz_plots as azp
 import numpy as np
 import numpy.typing as npt
 import xarray as xr
+from arviz_base.labels import MapLabeller
 from arviz_plots import visuals
 from matplotlib.axes import Axes
 
 from pymc_kernel.embeddings import FittedRule, RuleCalibration
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arguments
+from pymc_kernel.plugin.reports.panels import add_legend, grid_arguments
 
 _QUANTILES = (0.005, 0.995)  # of the draws, between which the plane is drawn
 _PIXELS = 150  # a side: sharp at the default size of the figure
@@ -156,8 +157,8 @@ def plot_smc(
     collection = azp.PlotCollection.wrap(lines.isel(plot_axis=0, drop=True), backend=backend, **arguments)
     collection.map(visuals.line_xy, "statistic", data=lines)
     collection.map(visuals.labelled_x, "xlabel", text=along, ignore_aes="all", subset_info=False)
-    labels = {"subset_info": True, "labeller": FlatLabeller()}
-    collection.map(visuals.labelled_title, "title", ignore_aes="all", **labels)
+    named = MapLabeller({name: name.replace("_", " ") for name in chosen})
+    collection.map(visuals.labelled_title, "title", ignore_aes="all", subset_info=True, labeller=named)
     colors = collection.aes["color"]["mapping"]
     add_legend(collection, {f"chain {c}": {"color": colors.sel(chain=c).item()} for c in lines["chain"].values})
     return collection
