@@ -31,7 +31,7 @@ def listed_names(page):
     """Return the names in the lists of a page of the reference."""
     text = (DOCS / "api" / page).read_text()
     blocks = re.findall(r"\.\. autosummary::\n(?:   :.*\n)*\n((?:   \w+\n)+)", text)
-    return [name for block in blocks for name in block.split()] + re.findall(r"\.\. autodata:: (\w+)", text)
+    return [name for block in blocks for name in block.split()] + re.findall(r"\.\. (?:auto)?data:: (\w+)", text)
 
 
 def test_public_names_are_in_the_reference():
