@@ -690,11 +690,6 @@ _OF_SEARCH = "plugin.emulation.search.Search"
 _OF_CHALLENGERS = "plugin.emulation.challengers.Challengers"
 
 
-def _unchallenged(self, chains, draws, centers, versions, enough):
-    """Ask what is left out, as particles do, by chains that begin at the draws themselves."""
-    return draws, 0.0, self.question(chains, draws, versions, enough)
-
-
 #: Mechanism -> what stands in place of names of modules when it is off.
 SEARCH = {
     "first places": {"plugin.emulation.structure.Unknown.design_size": 0},
@@ -704,8 +699,7 @@ SEARCH = {
             self.particles.passed if self.by_particles else np.empty((0, self.initial.size))
         )
     },
-    "chains from elsewhere": {f"{_OF_CHALLENGERS}.challenge": _unchallenged},
-    "what the penalty leaves out": {f"{_OF_CHALLENGERS}.note_left_out": lambda *given: 0.0},
+    "chains from elsewhere": {f"{_OF_CHALLENGERS}.challenge": lambda self, chains, draws, centers: (draws, 0.0)},
     "where it may go on": {f"{_OF_CHALLENGERS}.note_possible": lambda *given: 0.0},
     "beyond the draws": {
         f"{_OF_CHALLENGERS}.note_beyond": lambda *given: None,

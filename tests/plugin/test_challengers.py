@@ -71,14 +71,13 @@ def test_what_may_be_left_out_counts_as_far_as_it_is_real():
     assert others.real_distance(0.9) == pytest.approx(6.0 / 7.0)
 
 
-def test_places_are_asked_for_by_the_mass_that_they_may_have(monkeypatch):
+def test_places_are_asked_for_by_the_mass_that_they_may_have():
     others, places = Challengers(None, 1, np.random.default_rng(0)), np.arange(5.0)[:, None]
-    with_penalty = np.log([0.2, 0.2, 0.006, 0.194, 0.4])
-    monkeypatch.setattr(others, "_without_and_with", lambda *_: (np.log(np.full(5, 0.2)), with_penalty))
-    assert others.note_left_out(None, places, 0.05) == pytest.approx(0.2)
+    learned = np.log([0.2, 0.2, 0.006, 0.194, 0.4])
+    others._choose(places, np.maximum(0.2 - np.exp(learned), 0.0), learned, np.log(np.full(5, 0.2)))
     assert others.left_out.times_drawn.sum() == 4
     assert set(others.left_out.places[:, 0]) <= {2.0, 3.0}
-    np.testing.assert_allclose(others.left_out.learned, with_penalty[others.left_out.places[:, 0].astype(int)])
+    np.testing.assert_allclose(others.left_out.learned, learned[others.left_out.places[:, 0].astype(int)])
 
 
 def test_places_left_out_are_told_from_the_others_of_a_round():
@@ -152,8 +151,7 @@ def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(monkeypatch
     good, bad = rng.normal(size=(4, 40, 1)), rng.normal(3.0, 1.0, (4, 40, 1))
     looks = iter([bad, good, good])  # of challengers, of the chains of the search, of challengers again
     monkeypatch.setattr(Chains, "draw", lambda *_, **__: (next(looks), 1.0))
-    monkeypatch.setattr(search.challengers, "note_possible", lambda *_: 0.0)
-    draws, rhat, _ = search.challengers.challenge(search.chains, good, np.zeros((6, 1)), search._versions, 0.05)
+    draws, rhat = search.challengers.challenge(search.chains, good, np.zeros((6, 1)))
     assert rhat < 1.1
     assert draws.shape == (4, 80, 1)
 
@@ -193,9 +191,10 @@ def test_draws_of_challengers_are_evaluated(monkeypatch, held_out, is_challenged
     search = short_search(np.linspace(-3.0, 3.0, 12))
 
     def challenge(chains, draws, *_):
-        return np.concatenate([draws, np.full((6, *draws.shape[1:]), 77.0)]), 1.5, 0.2
+        return np.concatenate([draws, np.full((6, *draws.shape[1:]), 77.0)]), 1.5
 
     monkeypatch.setattr(search.challengers, "challenge", challenge)
+    monkeypatch.setattr(search.challengers, "note_possible", lambda *_: 0.2)
     monkeypatch.setattr(search, "_held_out_distance", lambda: held_out)
     monkeypatch.setattr(Chains, "draw", lambda *_, **__: (np.ones((4, 20, 1)), 1.0))
     batch = search.propose(ModelPrior(search.model), 10)

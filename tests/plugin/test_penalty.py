@@ -17,7 +17,7 @@ from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from tests.emulation.test_variance_bound import value_at
-from tests.plugin.models import add_places, searched_at
+from tests.plugin.models import add_places
 
 TIMES = np.arange(4.0)
 NOISE = 0.1
@@ -214,20 +214,6 @@ def test_far_rows_are_learned_where_near_ones_are_few():
     assert not nearest_rows(is_known & False, margin, 9).any()
 
 
-def test_draws_that_the_penalty_leaves_out_are_evaluated():
-    search, _, _ = searched(model_of(function=bump))
-    search.learn()
-    near, far = np.linspace(-0.1, 0.1, 60).reshape(20, 3), np.full((20, 3), 2.5)
-    others = search.challengers
-    assert others.note_left_out(search.chains, near, 0.05) < 0.01
-    assert len(others.left_out.places) == 0
-    distance = others.note_left_out(search.chains, np.concatenate([near, far]), 0.05)
-    assert distance == pytest.approx(0.5, abs=0.01)  # the penalty leaves half of them
-    assert (others.left_out.places == 2.5).all()
-    assert 0 < len(others.left_out.places) <= 4
-    assert search.penalty_share.get_value() == 1.0
-
-
 def test_places_apart_count_where_draws_may_lie():
     search, _, _ = searched(model_of())
     search.learn()
@@ -289,20 +275,6 @@ def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
         outputs = [rng.normal(0.0, 9.0, rows.type.shape) for rows in search.given._rows]
         levels = search.given.log_density(outputs, place), search.given._density_with(outputs, place)
         assert levels[0] == pytest.approx(levels[1])
-
-
-def test_whether_it_goes_on_is_asked_where_the_penalty_leaves_nothing_out(give_draws, monkeypatch):
-    give_draws([0.0, 0.0], 1.0)
-    with pm.Model() as model:
-        _exact(pm.Normal("x", 0.0, 2.0, shape=2))
-    search = searched_at(model, np.random.default_rng(5).normal(0.0, 2.0, (30, 2)))
-    others, draws = search.challengers, search.chains.draw()[0]
-    monkeypatch.setattr(others, "note_possible", lambda *_: 0.4)
-    assert search.unknown.may_go_on
-    for left_out, expected in ((0.3, 0.3), (0.01, 0.4)):
-        monkeypatch.setattr(others, "note_left_out", lambda *_, it=left_out: it)
-        assert others.challenge(search.chains, draws, draws[:, -1], search._versions, 0.05)[2] == expected
-        assert others.challenge(search.chains, draws, draws[:, -1], None, 0.05)[2] == left_out
 
 
 def test_of_several_rows_or_estimates_it_is_not_asked_whether_it_goes_on():

@@ -1,4 +1,4 @@
-"""What draws of an emulated model miss: modes without a chain, mass that a penalty leaves out, ends of tails."""
+"""What draws of an emulated model miss: modes without a chain, and ends of tails."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +9,6 @@ import numpy as np
 from scipy.special import softmax
 
 from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat, variances_of
-from pymc_kernel.plugin.emulation.emulation import measured
 
 COMPARED = 200  # draws at which two densities are compared
 _HALF = 0.5  # of the log likelihood: what half of the data would say
@@ -80,17 +79,8 @@ class Challengers:
         beyond = self.apart[:0] if self.beyond is None else self.beyond
         return {"apart": self.apart, "left_out": self.left_out.places, "beyond": beyond}
 
-    def challenge(
-        self,
-        chains: Chains,
-        draws: np.ndarray,
-        centers: Sequence,
-        versions: Callable[[np.ndarray], np.ndarray] | None,
-        enough: float,
-    ) -> tuple[np.ndarray, float, float]:
+    def challenge(self, chains: Chains, draws: np.ndarray, centers: Sequence) -> tuple[np.ndarray, float]:
         """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
-
-        If the penalty leaves nothing out, ``versions`` (see :meth:`note_possible`) tell whether the posterior goes on.
 
         Returns
         -------
@@ -98,9 +88,6 @@ class Challengers:
             Without a penalty those of the challengers are added, if they do not agree.
         rhat : float
             Of the draws known to be in the posterior.
-        distance : float
-            Total variation distance between draws without and with the penalty, or from a posterior that goes on, if
-            all such mass were real. From ``enough`` on, some of the places that cause it are to be evaluated.
         """
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
         both, rhat = self._drawn_beside(challengers, draws)
@@ -109,36 +96,14 @@ class Challengers:
             draws = np.concatenate([draws, more], axis=1)
             both, rhat = self._drawn_beside(challengers, draws)
         if self._penalty_share is None:
-            kept = draws if Chains.have_converged(rhat) else both
-            nothing = flat_draws(draws[:0])
-            return kept, rhat, self._distance_left_out(chains, nothing, kept[: len(draws)], versions, enough)
-        own, others = both[: len(draws)], both[len(draws) :]
-        is_apart = np.zeros(len(others), bool)
+            return draws if Chains.have_converged(rhat) else both, rhat
         if not Chains.have_converged(rhat):
+            own, others = both[: len(draws)], both[len(draws) :]
             of_each = (largest_rhat(np.concatenate([own, other[None]])) for other in others)
             is_apart = np.array([not Chains.have_converged(rhat) for rhat in of_each])
             self.apart = others[is_apart, -1]
             self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
-        return draws, 0.0, self._distance_left_out(chains, flat_draws(others[~is_apart]), draws, versions, enough)
-
-    def question(
-        self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray] | None, enough: float
-    ) -> float:
-        """Return the distance, as :meth:`challenge` does, for ``draws`` (populations, n, d) of particles."""
-        others = draws[:0]
-        if self._penalty_share is not None:
-            with self._without_penalty():
-                others = chains.draw_from(draws[:, -1])
-        return self._distance_left_out(chains, flat_draws(others), draws, versions, enough)
-
-    def _distance_left_out(self, chains, others, draws, versions, enough):
-        """Return the distance from the posterior of ``others`` (n, d), without penalty, or from one that goes on."""
-        distance = 0.0
-        if len(others):
-            distance = self.note_left_out(chains, self._rng.permutation(others)[:COMPARED], enough)
-        if versions is not None and distance < enough:
-            distance = max(distance, self.note_possible(chains, draws, versions, enough))
-        return distance
+        return draws, 0.0
 
     def _drawn_beside(self, challengers: Chains, draws: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the last of ``draws`` (chains, n, d) with as many draws of challengers after them, and their R-hat."""
@@ -147,18 +112,6 @@ class Challengers:
         count = min(draws.shape[1], others.shape[1])
         both = np.concatenate([draws[:, -count:], others[:, -count:]])
         return both, largest_rhat(both)
-
-    def note_left_out(self, chains: Chains, draws: np.ndarray, enough: float) -> float:
-        """Note some of ``draws`` (n, d) made without the penalty that it leaves out, and return the distance.
-
-        Where a curve is saturated, an unknown function may well stay flat; then the penalty would cut off a tail.
-        """
-        possible, learned = self._without_and_with(chains, draws)
-        losses = possible - learned
-        distance = measured(-losses)[0]
-        if distance >= enough:
-            self._choose(draws, np.maximum(1.0 / len(draws) - softmax(-losses), 0.0), learned, possible)
-        return distance
 
     def note_possible(
         self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
@@ -203,13 +156,9 @@ class Challengers:
 
     def losses(self, chains: Chains, places: np.ndarray) -> np.ndarray:
         """Return by how much (n,) the penalty lowers the log density at places (n, d)."""
-        return np.subtract(*self._without_and_with(chains, places))
-
-    def _without_and_with(self, chains, places):
-        """Return log densities (n,) at places (n, d) without the penalty, and with it."""
         with self._without_penalty():
             without = np.array([chains.log_density(x) for x in places])
-        return without, np.array([chains.log_density(x) for x in places])
+        return without - np.array([chains.log_density(x) for x in places])
 
     def note_beyond(self, chains: Chains, draws: np.ndarray, least: float) -> None:
         """Note places beyond ``draws`` (n, d), near and far, whose emulated log density is below ``least``.

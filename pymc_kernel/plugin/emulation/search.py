@@ -330,17 +330,16 @@ class Search:
             self.may_be_left_out, self.moved = 0.0, self._moved_from(before)
             if self.held_out_alone < self._enough:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
-                versions = self._versions if self.unknown.may_go_on else None
-                if not self.by_particles:
-                    draws, rhat, self.may_be_left_out = self.challengers.challenge(
-                        self.chains, draws, centers, versions, self._enough
-                    )
-                    self.draws, self.rhat = draws, max(self.rhat, rhat)
-                else:
+                if self.by_particles:
                     lacking = share_beyond(draws, self.chains.draw_from(draws[:, -1]))
                     self.held_out_alone = max(self.held_out_alone, lacking)
-                    self.may_be_left_out = self.challengers.question(self.chains, draws, versions, self._enough)
+                else:
+                    draws, rhat = self.challengers.challenge(self.chains, draws, centers)
+                    self.draws, self.rhat = draws, max(self.rhat, rhat)
                 if self.unknown.may_go_on:
+                    self.may_be_left_out = self.challengers.note_possible(
+                        self.chains, draws[:_CHAINS], self._versions, self._enough
+                    )
                     self.challengers.note_beyond(self.chains, flat_draws(draws), self._least())
         each = -(-size // len(draws))
         kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
