@@ -161,9 +161,11 @@ def test_no_draw_is_where_nothing_was_evaluated():
     search.learn()
     best, far = search.record.best_places(1)[0], np.full(3, 2.5)
     density = density_of(search.emulated)
-    with_penalty = density(far) - density(best)
+    learned = np.array([density(best), density(far)])
+    losses = search.challengers.losses(search.chains, np.array([best, far]))
     search.penalty_share.set_value(0.0)
-    assert with_penalty < density(far) - density(best) - 10.0
+    np.testing.assert_allclose(losses, [density(best), density(far)] - learned, atol=1e-9)
+    assert losses[1] > losses[0] + 10.0
 
 
 def density_of(model):
