@@ -91,8 +91,9 @@ def test_each_page_that_promises_evidence_says_what_it_may_lack():
     assert promising == marked >= {"smc.rst", "pmc.rst", "sample_surrogate.rst", "choosing.rst"}
 
 
-def test_a_text_that_is_no_page_says_it_in_the_same_words():
-    text = re.sub(r"\n#? *", " ", (DOCS.parent / "tutorials/several_modes.py").read_text())
+@pytest.mark.parametrize("page", ["README.md", "tutorials/several_modes.py"])
+def test_texts_that_are_no_pages_say_it_in_the_same_words(page):
+    text = re.sub(r"\n#? *", " ", (DOCS.parent / page).read_text())
     assert UNSEEN_MODE in text
 
 
