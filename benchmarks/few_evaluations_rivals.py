@@ -220,8 +220,7 @@ def draw(names, found):
                 ax.plot(x, y, "D" if method in END_BY_THEMSELVES else "o-", color=color, label=method, ms=5)
         d = few.target(name).num_dims
         ax.axhline(0.02, color="0.6", lw=1, ls=":")
-        ax.set(yscale="log", ylim=(0.012, 1.0))
-        ax.set_xlim(left=0)
+        ax.set(yscale="log", ylim=(0.012, 1.0), xlim=(0, None))
         ax.set_yticks([0.02, 0.1, 0.5], ["0.02", "0.1", "0.5"])
         ax.set_title(f"{name.rstrip(' 0123456789')}, {d} parameters", fontsize=10)
         ax.spines[["top", "right"]].set_visible(False)

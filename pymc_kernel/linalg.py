@@ -51,6 +51,14 @@ def cholesky_in_place(matrix):
     return True
 
 
+def squared_distances(a, b):
+    """Return squared distances (n, m) of points (n, d) and (m, d), arrays or tensors, by one product of matrices.
+
+    Of points that are next to each other they are rounding, below zero, too.
+    """
+    return (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
+
+
 def whiten(points: np.ndarray, mean: np.ndarray, factor: np.ndarray) -> np.ndarray:
     """Return factor^-1 (x - mean) for the rows of ``points`` (n, d) and a lower ``factor`` (d, d); O(n d^2)."""
     return np.ascontiguousarray(solve_triangular(factor, (points - mean).T, lower=True, check_finite=False).T)

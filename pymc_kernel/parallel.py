@@ -122,7 +122,9 @@ def num_threads() -> int:
     return os.cpu_count() or 1
 
 
-def over_row_blocks(function: Callable[[int, int], None], num_rows: int, work_per_row: float) -> None:
+def over_row_blocks(
+    function: Callable[[int, int], None], num_rows: int, work_per_row: float, most_rows: int | None = None
+) -> None:
     """Call ``function(start, stop)`` so that the blocks cover ``range(num_rows)`` once.
 
     Parameters
@@ -133,14 +135,20 @@ def over_row_blocks(function: Callable[[int, int], None], num_rows: int, work_pe
         Rows in all.
     work_per_row
         Rough number of inner operations a row; below 200,000 in all, everything runs in this thread.
+    most_rows
+        Of a block, where the function takes memory for each row.
     """
     threads = min(num_threads(), num_rows)
-    if threads <= 1 or num_rows * work_per_row < _MIN_WORK:
-        function(0, num_rows)
-        return
+    is_alone = threads <= 1 or num_rows * work_per_row < _MIN_WORK
     # Four blocks a thread even out rows of unequal cost without making the blocks small.
-    num_blocks = min(num_rows, 4 * threads)
+    num_blocks = 1 if is_alone else min(num_rows, 4 * threads)
+    if most_rows is not None:
+        num_blocks = max(num_blocks, -(-num_rows // most_rows))
     edges = [num_rows * b // num_blocks for b in range(num_blocks + 1)]
+    if is_alone:
+        for start, stop in pairwise(edges):
+            function(start, stop)
+        return
     with ThreadPoolExecutor(threads) as pool:
         for future in [pool.submit(one_blas_thread(function), a, b) for a, b in pairwise(edges)]:
             future.result()

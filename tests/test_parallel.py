@@ -8,7 +8,7 @@ import pytest
 import scipy.linalg  # noqa: F401 (its BLAS is counted too)
 from threadpoolctl import threadpool_info, threadpool_limits
 
-from pymc_kernel.parallel import one_blas_thread
+from pymc_kernel.parallel import num_threads, one_blas_thread, over_row_blocks
 
 # Each part is large enough that BLAS would use its threads: seen to differ without the limit.
 SAME_BITS = """
@@ -121,3 +121,20 @@ def test_the_same_bits_for_any_number_of_blas_threads():
     (first, error), (second, _) = (run.communicate() for run in runs)
     assert len(first.splitlines()) == 4, error
     assert first == second
+
+
+@pytest.mark.parametrize("work_per_row", [1.0, 1e6])
+@pytest.mark.parametrize("most_rows", [None, 7])
+@pytest.mark.parametrize("num_rows", [1, 7, 8, 100])
+def test_blocks_cover_all_rows_once(num_rows, most_rows, work_per_row):
+    times, sizes = np.zeros(num_rows, int), []
+
+    def count(start, stop):
+        times[start:stop] += 1
+        sizes.append(stop - start)
+
+    over_row_blocks(count, num_rows, work_per_row, most_rows)
+    np.testing.assert_array_equal(times, 1)
+    assert max(sizes) <= (most_rows or num_rows)
+    if most_rows is None and (work_per_row == 1.0 or num_threads() == 1):
+        assert len(sizes) == 1  # nothing is split that takes no time or memory

@@ -16,7 +16,7 @@ from scipy.stats import chi2
 
 from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
-from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky
+from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky, squared_distances
 
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 FEW_ITERATIONS = 8  # from each start, and from where the last search ended
@@ -260,7 +260,7 @@ def profile_of(kernel: RadialKernel, a: np.ndarray, b: np.ndarray) -> np.ndarray
 
     By one product of matrices, which is faster than ``profile_matrix``; equal points are apart by rounding.
     """
-    squared = (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
+    squared = squared_distances(a, b)
     out = np.maximum(squared, 0.0, out=squared).ravel()
     fill_profile(kernel.family, *kernel.shape_parameters, 0, out, out)
     return out.reshape(squared.shape)

@@ -148,16 +148,14 @@ def step(
     if config.weights == "mixture":
         by_scale = np.empty((n, len(scales)))
 
-        def block(first, last):
-            for start in range(first, last, _ROWS):
-                rows = slice(start, min(start + _ROWS, last))
-                squared = cdist(whitened[rows], middle, "sqeuclidean")
-                nearest = squared.min(axis=1, keepdims=True)
-                squared -= nearest
-                for k, rate in enumerate(0.5 / scales**2):
-                    by_scale[rows, k] = np.log(np.exp(-rate * squared).mean(axis=1)) - rate * nearest[:, 0]
+        def block(start, stop):
+            squared = cdist(whitened[start:stop], middle, "sqeuclidean")
+            nearest = squared.min(axis=1, keepdims=True)
+            squared -= nearest
+            for k, rate in enumerate(0.5 / scales**2):
+                by_scale[start:stop, k] = np.log(np.exp(-rate * squared).mean(axis=1)) - rate * nearest[:, 0]
 
-        over_row_blocks(block, n, float(n * (d + 10 * len(scales))))
+        over_row_blocks(block, n, float(n * (d + 10 * len(scales))), _ROWS)
     else:
         by_scale = -0.5 * ((whitened - middle) ** 2).sum(axis=1)[:, None] / scales**2
     by_scale -= d * np.log(math.sqrt(2.0 * math.pi) * scales) + np.log(np.diag(factor)).sum()

@@ -16,6 +16,7 @@ from pytensor.tensor import TensorVariable
 
 from pymc_kernel.emulation import FittedOutputs, VarianceBound
 from pymc_kernel.emulation.fitted_outputs import SMALLEST
+from pymc_kernel.linalg import squared_distances
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows
@@ -116,8 +117,8 @@ class LearnedPart:
         rows, columns = np.triu_indices(inputs.type.shape[1])
         features = pt.concatenate([pt.ones((z.shape[0], 1)), z, z[:, rows] * z[:, columns]], axis=1)
         if self.num_functions == 1:
-            squared = (s**2).sum(axis=1)[:, None] + (points**2).sum(axis=1) - 2.0 * (s @ points.T)
-            learned = pt.exp(-0.5 * pt.maximum(squared, 0.0)) @ of["weights"] + features @ of["coefficients"]
+            squared = pt.maximum(squared_distances(s, points), 0.0)
+            learned = pt.exp(-0.5 * squared) @ of["weights"] + features @ of["coefficients"]
         else:
             squared = ((s[:, None, :] - points) ** 2).sum(axis=2)
             learned = (pt.exp(-0.5 * squared)[:, :, None] * of["weights"]).sum(axis=1)

@@ -65,9 +65,9 @@ class GivenOutputs:
             )
         self._point, log_density = model.initial_point(random_seed=0), self._model.logp()
         self._density = of_position(self._model, self._point, [log_density])
-        self._are_terms, self._known = False, (np.empty(0), np.nan)
         self.unknown = unknown._replace(parts=self._with_terms(unknown.parts, log_density, coarse))
         self._are_terms = all(part.is_term for part in self.unknown.parts)
+        self._known = np.empty(0), np.nan  # the last position, and the log density there with outputs of zero
 
     def _with_terms(self, parts, log_density, coarse):
         """Return the parts, with whether the log density has the one output of each row as a summand.

@@ -20,6 +20,7 @@ from pytensor.tensor import TensorVariable
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_kernel.emulation import VarianceBound
+from pymc_kernel.linalg import squared_distances
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 
 NAME = "emulation_penalty"
@@ -65,8 +66,7 @@ class Errors:
         """Return errors (b, e) at scaled inputs z (b, k), and s (b, k), these times inverse length scales."""
         scaled, slopes, reduction, root = of_rows(self._shared, self._functions).values()
         if self._num_functions == 1:
-            squared = (s**2).sum(axis=1)[:, None] + (scaled**2).sum(axis=1) - 2.0 * (s @ scaled.T)
-            covariance = pt.exp(-0.5 * pt.maximum(squared, 0.0)) + (root + z @ slopes.T) ** 2
+            covariance = pt.exp(-0.5 * pt.maximum(squared_distances(s, scaled), 0.0)) + (root + z @ slopes.T) ** 2
             explained = ((covariance @ reduction.T) ** 2).sum(axis=1)
         else:
             squared = ((s[:, None, :] - scaled) ** 2).sum(axis=2)

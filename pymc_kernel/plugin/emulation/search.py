@@ -338,7 +338,7 @@ class Search:
                     self.draws, self.rhat = draws, max(self.rhat, rhat)
                 if self.unknown.may_go_on:
                     self.may_be_left_out = self.challengers.note_possible(
-                        self.chains, draws[:_CHAINS], self._versions, self._enough
+                        self.chains, draws, self._versions, self._enough
                     )
                     self.challengers.note_beyond(self.chains, flat_draws(draws), self._least())
         each = -(-size // len(draws))
