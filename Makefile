@@ -54,6 +54,7 @@ mutations: $(READY)
 bench: $(READY)
 	$(RUN) -m benchmarks.zoo
 	$(RUN) -m benchmarks.zoo_checks
+	$(RUN) -m benchmarks.psis
 	$(RUN) -m benchmarks.surrogate_checks
 	$(RUN) -m benchmarks.fresh
 	$(RUN) -m benchmarks.missing_mass

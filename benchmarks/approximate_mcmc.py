@@ -131,7 +131,7 @@ def fit_row(name, run, model):
 def fits_table():
     """Return the table on NUTS, ADVI and Laplace."""
     seeded = {"random_seed": 1, "progressbar": False}
-    laplace = zoo_draws.laplace("eight_schools", 2, 2000)  # before the model is in context
+    laplace = zoo_draws.approximate("laplace", "eight_schools", 2, 2000)  # before the model is in context
     with ZOO["eight_schools"].make() as model, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         runs = {

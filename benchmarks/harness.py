@@ -13,7 +13,7 @@ import platform
 import re
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -311,6 +311,27 @@ def draw_curves(name: str, x: Sequence[float], panels: dict, share_y: bool = Fal
     if len(curves) > 1:
         axes[-1].legend(title=legend, fontsize=8)
     figure.savefig(FIGURES / f"{name}.png", dpi=80)
+
+
+def draw_intervals(path: Path, draws: Mapping[str, np.ndarray], names: Sequence[str], columns: int = 3) -> None:
+    """Save a picture of medians and central intervals (50 and 90 %) of draws (n, d), a row for each method.
+
+    The first method is the exact one: its interval of 90 % is a band behind all others.
+    """
+    rows = -(-len(names) // columns)
+    figure = Figure(figsize=(2.4 * columns + 3.0, (0.25 * len(draws) + 0.6) * rows), layout="constrained")
+    axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
+    places = np.arange(len(draws))[::-1]
+    for j, (axis, name) in enumerate(zip(axes, names, strict=False)):
+        marks = np.array([np.quantile(d[:, j], [0.05, 0.25, 0.5, 0.75, 0.95]) for d in draws.values()]).T
+        axis.axvspan(marks[0, 0], marks[-1, 0], color="0.9")
+        axis.hlines(places, marks[0], marks[-1], linewidth=1.0)
+        axis.hlines(places, marks[1], marks[-2], linewidth=4.0)
+        axis.plot(marks[2], places, "o", color="white", markeredgecolor="C0", markersize=5)
+        axis.set(xlabel=name, yticks=places, yticklabels=draws, ylim=(-0.6, len(draws) - 0.4))
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    figure.savefig(path, dpi=100)
 
 
 def draw_pairs(name: str, draws: np.ndarray, names: Sequence[str], paths: Sequence[np.ndarray] = ()) -> None:

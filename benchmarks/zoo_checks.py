@@ -39,7 +39,7 @@ from pymc_kernel.plugin.model.unconstrained import constrained_draws, unconstrai
 ROWS = harness.Rows(harness.ROWS / "zoo_checks.jsonl", lambda row: (row["model"], row["kind"], row["seed"]))
 LEVEL = 0.05
 OUTCOMES = ("silent", "false alarm", "said", "right")
-_OFF = 0.3  # standard deviations: more has to be seen
+OFF = 0.3  # standard deviations: more has to be seen
 _NUM_REPLICATES = 500  # as ``pk.summary``
 _FALSE_ALARM = 2e-4  # chance that a row of exact draws is taken for one: one table of fifty such rows in a hundred
 _TESTS = ("rejected", "smallest p", "furthest off", "by (sd)", "R-hat", "said")
@@ -158,7 +158,7 @@ def verdict_of(row):
         # Chains of NUTS that have not converged are wrong, and may be rejected.
         is_alarm = too_many and not (row["kind"] == "NUTS" and row["rhat"] > LARGEST_RHAT)
         return ("false alarm" if is_alarm else "right"), said
-    if row["off"] <= _OFF or rejected:
+    if row["off"] <= OFF or rejected:
         return "right", said
     return ("said" if said else "silent"), said
 
@@ -192,7 +192,7 @@ def _rates(rows):
         ours = [r for r in rows if r["kind"] == kind]
         wrong = kind not in RIGHT_KINDS
         if wrong:
-            ours = [r for r in ours if r["off"] > _OFF]
+            ours = [r for r in ours if r["off"] > OFF]
         p_values = [p for r in ours for p in r["p"]]
         if p_values:
             rejected, columns = np.mean(np.array(p_values) <= LEVEL), np.sum([r["columns"] for r in ours], axis=0)

@@ -7,7 +7,7 @@ from pathlib import Path
 import arviz as az
 import numpy as np
 import pymc as pm
-from scipy import optimize
+from scipy import optimize, stats
 
 from benchmarks import harness
 from benchmarks.posteriors import ZOO
@@ -140,42 +140,63 @@ def shifted(positions, column):
     return positions
 
 
-def fitted(method, name, seed):
-    """Return draws of PyMC's variational approximations."""
-    return as_tree(_stored(f"{name}-{method}-{seed}", partial(_fit, method, name, seed)), 1)
+def normal_of(method, name, seed):
+    """Return mean (d,) and covariance (d, d) of a normal approximation on the unconstrained scale.
+
+    ``method`` is "laplace", at the mode, or one of PyMC's variational methods.
+    """
+    if method == "laplace":
+        return _laplace(name, seed)
+    found = _stored(f"{name}-{method}-normal-{seed}", partial(_fit, method, name, seed))
+    return found["mean"], found["covariance"]
+
+
+def approximate(method, name, seed, num_draws=_NUM_WRONG):
+    """Return draws of a normal approximation."""
+    normal = stats.multivariate_normal(*normal_of(method, name, seed), allow_singular=True)
+    draws = normal.rvs(num_draws, random_state=np.random.default_rng([seed, 3]))
+    return as_tree(_free(name, draws.reshape(num_draws, -1)), 1)
 
 
 def _fit(method, name, seed):
-    with model_and_scores(name)[0], warnings.catch_warnings():
+    model = model_and_scores(name)[0]
+    with model, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         approximation = pm.fit(method=method, random_seed=seed, **_QUIET)
-        posterior = approximation.sample(_NUM_WRONG, random_seed=seed)["posterior"].to_dataset()
-    return {rv.name: posterior[rv.name].values[0] for rv in model_and_scores(name)[0].free_RVs}
+    order = approximation.groups[0].ordering
+    columns = np.concatenate([np.arange(order[v.name][1].start, order[v.name][1].stop) for v in model.value_vars])
+    mean, covariance = approximation.mean.eval(), approximation.cov.eval()
+    return {"mean": mean[columns], "covariance": covariance[np.ix_(columns, columns)]}
 
 
-def laplace(name, seed, num_draws=_NUM_WRONG):
-    """Return draws of the normal distribution at the mode of the unconstrained density; units from exact draws."""
+def _laplace(name, seed):
+    """Return the normal approximation at the mode of the unconstrained density; units are taken from exact draws."""
     model, scores = model_and_scores(name)
     rng = np.random.default_rng([seed, 2])
     units = _spread(positions_of(name, exact(name, rng, 400)))
-    log_density = model.compile_logp(mode="FAST_COMPILE")
-    values = model.value_vars
-
-    def negative(u):
-        parts = split_positions((u * units)[None], value_shapes(model))
-        return -float(log_density({v.name: p[0] for v, p in zip(values, parts, strict=True)}))
+    log_density = density_of(model)
 
     def slope(u):
         return -scores((u * units)[None])[0] * units
 
     start = model.initial_point()
-    start = np.concatenate([np.ravel(start[v.name]) for v in values]) / units
-    mode = optimize.minimize(negative, start, jac=slope, method="BFGS").x
+    start = np.concatenate([np.ravel(start[v.name]) for v in model.value_vars]) / units
+    mode = optimize.minimize(lambda u: -log_density(u * units), start, jac=slope, method="BFGS").x
     step = 1e-3
     hessian = np.array([(slope(mode + e) - slope(mode - e)) / (2 * step) for e in step * np.eye(mode.size)])
-    factor = np.linalg.cholesky(0.5 * (hessian + hessian.T))
-    drawn = mode[:, None] + np.linalg.solve(factor.T, rng.standard_normal((mode.size, num_draws)))
-    return as_tree(_free(name, drawn.T * units), 1)
+    return mode * units, np.linalg.inv(0.5 * (hessian + hessian.T)) * np.outer(units, units)
+
+
+def density_of(model):
+    """Return the log density of a model as a function of one position (d,) on the unconstrained scale."""
+    log_density, shapes = model.compile_logp(mode="FAST_COMPILE"), value_shapes(model)
+    names = [v.name for v in model.value_vars]
+
+    def at(position):
+        parts = split_positions(position[None], shapes)
+        return float(log_density({name: part[0] for name, part in zip(names, parts, strict=True)}))
+
+    return at
 
 
 KINDS = {
@@ -186,9 +207,9 @@ KINDS = {
     "cut": partial(_changed, cut),
     "narrow": partial(_changed, narrow),
     "shifted": partial(_changed, shifted),
-    "ADVI": partial(fitted, "advi"),
-    "full-rank ADVI": partial(fitted, "fullrank_advi"),
-    "Laplace": laplace,
+    "ADVI": partial(approximate, "advi"),
+    "full-rank ADVI": partial(approximate, "fullrank_advi"),
+    "Laplace": partial(approximate, "laplace"),
 }
 RIGHT_KINDS, CHANGES = tuple(KINDS)[:4], tuple(KINDS)[4:7]
 _ONE_SEED = ("reference", "NUTS", "full-rank ADVI")

@@ -211,17 +211,7 @@ def natural(draws):
 
 def pictures(found):
     """Save marginals by all methods, and series that the exact posterior predicts beside the data."""
-    figure, axes = plt.subplots(2, 3, figsize=(9, 4.6))
-    for j, axis in enumerate(axes.ravel()[:5]):
-        for i, (name, draws) in enumerate(found.items()):
-            axis.hist(
-                natural(draws)[:, j], bins=40, density=True, histtype="step", label=name, lw=2.0 if i == 0 else 1.0
-            )
-        axis.set(xlabel=NAMES[j], yticks=[])
-    axes[1, 2].axis("off")
-    axes[1, 2].legend(*axes[0, 0].get_legend_handles_labels(), fontsize=7)
-    figure.tight_layout()
-    figure.savefig(HERE / "figures" / "lynx.png", dpi=80, bbox_inches="tight")
+    harness.draw_intervals(HERE / "figures" / "lynx.png", {name: natural(own) for name, own in found.items()}, NAMES)
     catches, years = load_catches()
     rng = np.random.default_rng(2)
     exact = next(iter(found.values()))

@@ -175,8 +175,8 @@ def test_headline_of_simulators():
 
     assert closer("1000", "1000", by=0.01) == (9, 10)
     assert closer("10000", "10000") == closer("1000", "10000") == (7, 8)
-    assert "best published network on nine (not" in re.sub(r"\s+", " ", TEXT)
-    assert "with 10,000 on seven of eight; on seven, with 1,000" in re.sub(r"\s+", " ", TEXT)
+    assert "best published network (C2ST) on nine with 1,000 simulations (not" in re.sub(r"\s+", " ", TEXT)
+    assert "on seven of eight with 10,000; on seven, its 1,000 beat the networks' 10,000" in re.sub(r"\s+", " ", TEXT)
 
 
 def test_the_picture_says_what_the_table_says():

@@ -171,8 +171,10 @@ lines = xr.Dataset(
     coords=coords | {"ref_dim": quantiles},
 )
 off = {"credible_interval": False, "point_estimate": False, "point_estimate_text": False}
+names = {"theta": "rate", "z_init": "thousands in 1900", "sigma": "sd of a log count"}
 picture = az.plot_dist(
     idata,
+    labeller=az.labels.MapLabeller(var_name_map=names),
     backend="matplotlib",
     visuals=off,
     cols=["__variable__", "rate", "animal"],
