@@ -17,12 +17,14 @@ _FEW_RAISED = 1e-3
 _ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom helps), or reparametrize."
 
 
-def missed_point_warning(known: KnownPlaces, visited: Sequence, variables: Sequence) -> str:
+def missed_point_warning(
+    known: KnownPlaces, positions: np.ndarray, log_densities: np.ndarray, variables: Sequence
+) -> str:
     """Return a warning about a point as likely as the chain's draws that the chain never came near; or nothing.
 
-    The points are ``known`` from the search for a start; ``visited`` are positions (d,) and log densities of draws.
+    The points are ``known`` from the search for a start; of draws these are ``positions`` (n, d) and log densities.
     """
-    place = missed(known, *(np.array(a) for a in zip(*visited, strict=True)))
+    place = missed(known, positions, log_densities)
     if place is None:
         return ""
     return (

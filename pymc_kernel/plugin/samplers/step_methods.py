@@ -17,7 +17,7 @@ from pymc_kernel.mcmc.chain_checks import open_ends
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.model.estimated import blocks_of
 from pymc_kernel.plugin.samplers.chain_warnings import ends_in_words, missing_mass_warning
-from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep, measured_variance
+from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep
 
 _ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
 _MOVE_STATISTICS = {
@@ -174,10 +174,6 @@ class KAMH(RandomWalkStep):
         config = kameleon.Config(kernel, num_basis, isotropic_share, gamma, scale, learn_scale, target_accept, whiten)
         super().__init__(vars, config, adaptation, **of_every_step)
 
-    def _adapt(self, state, info):
-        num_tune = self.num_tune if self.adaptation == "tuning" else 0
-        return kameleon.adapt(self.rng, state, info, self.config, num_tune)
-
 
 _ESTIMATORS = {
     "auto": scores.Values,
@@ -286,7 +282,7 @@ class KernelHMC(TransitionStep):
     def _log_estimate_variance(self, state):
         # A regression on all values measures the noise better than the random walk's few probes.
         noise_sd = None if state.fit is None else getattr(state.fit.learned.surrogate, "noise_sd", None)
-        return measured_variance(state.walk.noise) if noise_sd is None else noise_sd**2
+        return super()._log_estimate_variance(state.walk) if noise_sd is None else noise_sd**2
 
     def _problem(self, state) -> str:
         if self.learned is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
@@ -302,9 +298,6 @@ class KernelHMC(TransitionStep):
             return self._said(WarningType.BAD_PARAMS, DROPPED)
         return super()._warning(state)
 
-    def _adapt(self, state, info):
-        return kernel_hmc.adapt(self.rng, state, info, self.config, self.num_tune)
-
     def stop_tuning(self):
         """End the learning, even where there were fewer tuning draws than announced."""
         state = self.transition
@@ -316,8 +309,8 @@ class KernelHMC(TransitionStep):
         words = super()._last_words()
         if self.is_judged_alone:
             words.append(missing_mass_warning(np.array(self.log_weights)))
-            draws, log_densities = (np.array(column) for column in zip(*self.visited, strict=True))
-            words.append(self.open_end_warning(draws[None], log_densities[None], self.rng))
+            positions, log_densities, _ = zip(*self.visited, strict=True)
+            words.append(self.open_end_warning(np.array([positions]), np.array([log_densities]), self.rng))
         return words
 
     def open_end_warning(self, draws: np.ndarray, log_densities: np.ndarray, rng: np.random.Generator) -> str:

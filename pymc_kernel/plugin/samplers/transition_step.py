@@ -45,8 +45,7 @@ class TransitionState(StepMethodState):
     num_tune: int
     num_draws: int  # announced, after tuning
     transition: Any  # the State of the transition, None before the first draw
-    returned: Any  # bytes of the position last handed to PyMC
-    surroundings: Any  # bytes of the other variables when it was returned
+    returned: Any  # bytes of the position last handed to PyMC, and of the other variables then
     noise: Any  # generators of an estimated density
     warned: bool
     draw: int  # draws of the chain so far, tuning included
@@ -54,8 +53,8 @@ class TransitionState(StepMethodState):
     counted: int  # calls of the model, up to the last draw
     log_weights: list  # of the draws after tuning, where the transition reports them
     known: Any  # KnownPlaces: points evaluated in the search for a start
-    visited: list  # (position, log density) of some draws after tuning
-    simulated: list  # (position, summaries by block) of some draws after tuning, where summaries are taken for normal
+    # Of some draws after tuning: position, log density, and summaries by block where they are taken for normal.
+    visited: list
 
 
 class TransitionStep(ArrayStepShared):
@@ -64,7 +63,6 @@ class TransitionStep(ArrayStepShared):
     Subclasses name the module of the transition and build its configuration.
     """
 
-    default_blocked = True
     _state_class = TransitionState
     _transition_module: ModuleType
 
@@ -106,9 +104,8 @@ class TransitionStep(ArrayStepShared):
             self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **dict.fromkeys(names, (np.float64, []))}
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
         self.coordinates = coordinate_names(value_vars, [np.shape(initial_point[v.name]) for v in value_vars])
-        num_dims = len(self.coordinates)
         # A wrong shape in the configuration is found here, before any long work.
-        self._transition_module.init(np.zeros(num_dims), 0.0, config)
+        self._transition_module.init(np.zeros(len(self.coordinates)), 0.0, config)
         self._start(num_tune=0, num_draws=0)
 
     # -- life of a chain ----------------------------------------------------------------------------
@@ -116,16 +113,12 @@ class TransitionStep(ArrayStepShared):
     def _start(self, num_tune: int, num_draws: int) -> None:
         self.tune = True
         self.num_tune, self.num_draws = num_tune, num_draws
-        self.transition = None
-        self.returned = None
-        self.surroundings = None
+        self.transition = self.returned = None
         self.warned = False
         self.draw = self.raised = 0
-        self.log_weights = []
+        self.log_weights, self.visited = [], []
         self.counted = self.density.calls
         self.known = self.tried
-        self.visited = []
-        self.simulated = []
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
@@ -164,13 +157,10 @@ class TransitionStep(ArrayStepShared):
         if not self.tune:
             self.raised += raised
             self.log_weights.append(getattr(info, "log_weight", math.nan))
-        if not self.tune and self.draw % max(1, self.num_draws // NUM_VISITED) == 0:
-            self.visited.append((state.position, state.log_density))
-            if self.density.simulated:
-                self.simulated.append((state.position, self.density.simulated))
+            if self.draw % max(1, self.num_draws // NUM_VISITED) == 0:
+                self.visited.append((state.position, state.log_density, self.density.simulated))
         position = state.position.astype(q0.data.dtype, copy=False)
-        self.returned = position.tobytes()
-        self.surroundings = self._now
+        self.returned = position.tobytes(), self._now
         stats = self._stats(state, info)
         stats["warning"] = self._warning(state)
         # Those of other steps since the last draw count, too.
@@ -186,14 +176,13 @@ class TransitionStep(ArrayStepShared):
         return known
 
     def _log_estimate_variance(self, state) -> float:
-        """Return the variance of the log estimates, as measured while tuning; NaN where it was not."""
-        return measured_variance(state.noise)
+        """Return the variance of the log estimates, as measured while tuning by a random walk; NaN where it was not."""
+        return noise.variance_of(state.noise.ceiling) if state.noise.is_noisy and state.noise.num_probes else math.nan
 
     def _current(self, position: np.ndarray):
         """Return the state at ``position``; the density is evaluated only where the stored value is not valid there."""
         state = self.transition
-        is_unmoved = self.returned == position.tobytes()
-        if state is not None and is_unmoved and self.surroundings == self._now:
+        if self.returned == (position.tobytes(), self._now):
             return state
         who = f"{type(self).__name__} for {', '.join(self.var_names)}"
         if state is not None and self.density.estimated:
@@ -207,7 +196,9 @@ class TransitionStep(ArrayStepShared):
         if state is None:
             position, log_density = self._better_start(position, log_density)
             try:
-                return self._begin(position, log_density)
+                if self.learned is None:
+                    return self._transition_module.init(position, log_density, self.config)
+                return self._transition_module.relocate(self.learned, position, log_density)
             except NonFiniteStartError as error:
                 cause = self.density.error
                 why = "" if cause is None else f" The model raised {type(cause).__name__}: {cause}"
@@ -235,13 +226,18 @@ class TransitionStep(ArrayStepShared):
 
         Blocks with pilot simulations: the position of one of these, if it is more likely than the given one.
         """
-        if not self.tune:
-            return position, log_density
-        if self.density.starts is None:
-            return self._drawn_start(position, log_density)
-        start = self.pilot_start(position, self.rng)
-        there = self.density(start)
-        if not there > log_density:
+        is_default = self.prior is not None and np.array_equal(position, self.prior.default)
+        is_better = False
+        if self.tune and self.density.starts is not None:
+            start = self.pilot_start(position, self.rng)
+            there = self.density(start)
+            is_better = there > log_density
+        elif self.tune and is_default and _SEARCH_SHARE * self.num_tune >= STARTS_TRIED:
+            start, self.known = self.drawn_start(self.num_tune, self.rng)
+            # Estimated once more: the best of many estimates is too large, and the chain would get stuck on it.
+            there = self.first_estimate(start)
+            is_better = math.isfinite(there)
+        if not is_better:
             return position, log_density
         self.density.settle(True)
         return start, there
@@ -251,36 +247,21 @@ class TransitionStep(ArrayStepShared):
         start = rng.choice(self.density.starts)
         return np.where(np.isnan(start), position, start)
 
-    def _drawn_start(self, position, log_density):
-        is_default = self.prior is not None and np.array_equal(position, self.prior.default)
-        if not is_default or _SEARCH_SHARE * self.num_tune < STARTS_TRIED:
-            return position, log_density
-        start, self.known = self.drawn_start(self.num_tune, self.rng)
-        # Estimated once more: the best of many estimates is too large, and the chain would get stuck on it.
-        there = self.first_estimate(start)
-        if not math.isfinite(there):
-            return position, log_density
-        self.density.settle(True)
-        return start, there
-
     def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, KnownPlaces]:
         """Return a likely position (d,) among draws from the prior, which must exist, and all points evaluated."""
         budget = 0 if self.density.estimated else int(_SEARCH_SHARE * num_tune)
         return self.prior.choose(self.density, rng, budget)
 
-    def _begin(self, position, log_density):
-        if self.learned is not None:
-            return self._transition_module.relocate(self.learned, position, log_density)
-        return self._transition_module.init(position, log_density, self.config)
-
     def _adapt(self, state, info):
-        raise NotImplementedError
+        num_tune = self.num_tune if self.adaptation == "tuning" else 0
+        return self._transition_module.adapt(self.rng, state, info, self.config, num_tune)
 
     def _warning(self, state) -> SamplerWarning | None:
         """Return a warning, at most once a chain and once more at its last draw, or None."""
         if self.tune:
             return None
-        if self._is_last_draw and (words := [w for w in self._last_words() if w]):
+        is_last = self.draw == self.num_tune + self.num_draws
+        if is_last and (words := [w for w in self._last_words() if w]):
             return self._said(WarningType.CONVERGENCE, " Besides, ".join(words))
         if self.warned or not (problem := self._problem(state)):
             return None
@@ -289,10 +270,6 @@ class TransitionStep(ArrayStepShared):
 
     def _said(self, kind: WarningType, message: str) -> SamplerWarning:
         return SamplerWarning(kind, f"{type(self).__name__}: {message}", "warn", step=self.draw)
-
-    @property
-    def _is_last_draw(self) -> bool:
-        return self.draw == self.num_tune + self.num_draws
 
     def _problem(self, state) -> str:
         """Return what is wrong with a chain after tuning, and why; or nothing."""
@@ -305,10 +282,12 @@ class TransitionStep(ArrayStepShared):
         """Return warnings from all draws of the chain, some of them empty."""
         words = []
         # Where other steps move, too, the density at the known points has changed.
-        if self.known is not None and not self.shared and self.visited:
-            words.append(missed_point_warning(self.known, self.visited, self.vars))
+        if self.known is not None and not self.shared:
+            positions, log_densities, _ = zip(*self.visited, strict=True)
+            words.append(missed_point_warning(self.known, np.array(positions), np.array(log_densities), self.vars))
         if self.is_judged_alone:
-            words.append(normality_warning(self.simulated, self.coordinates))
+            simulated = [(position, summaries) for position, _, summaries in self.visited if summaries]
+            words.append(normality_warning(simulated, self.coordinates))
             words.append(raised_warning(self.raised, self.num_draws, self.density.error))
         return words
 
@@ -318,24 +297,11 @@ class TransitionStep(ArrayStepShared):
     _make_progressbar_update_functions = staticmethod(progress_updates)
 
 
-def measured_variance(known: noise.Noise) -> float:
-    """Return the variance of log-normal noise with the measured ceiling of the acceptance rate; NaN without probes."""
-    return noise.variance_of(known.ceiling) if known.is_noisy and known.num_probes else math.nan
-
-
 class RandomWalkStep(TransitionStep):
-    """A step whose scale is learned from the acceptance rate."""
+    """A step whose scale is learned from the acceptance rate; after learning no evaluation measures noise."""
 
-    def _begin(self, position, log_density):
-        return self._settled_unless_learning(super()._begin(position, log_density))
-
-    def stop_tuning(self):
-        """End the learning, and with it the evaluations that measure noise."""
-        super().stop_tuning()
-        if self.transition is not None:
-            self.transition = self._settled_unless_learning(self.transition)
-
-    def _settled_unless_learning(self, state):
-        if self.tune or self.adaptation == "vanishing":
+    def _current(self, position):
+        state = super()._current(position)
+        if self.tune or self.adaptation == "vanishing" or state.noise.next_probe == math.inf:
             return state
         return state._replace(noise=state.noise._replace(next_probe=math.inf))
