@@ -87,7 +87,7 @@ def plot_density(
     by_name = {}
     for name in asked.data_vars:
         transform = None if model is None else elementwise_transform(model, name)
-        by_name[name] = _curves(whole[name], selected.coords, transform, settings)
+        by_name[name] = _curves(whole[name], selected.entries(whole[name]), transform, settings)
     curves, kept = (xr.Dataset({name: pair[i] for name, pair in by_name.items()}) for i in (0, 1))
     return _drawn(curves, kept if rug else None, probability, backend)
 
@@ -98,7 +98,7 @@ def _drawn(curves, kept, probability, backend):
     band = curves.isel(curve=[0, 2, 3]).rename(curve="kwarg").assign_coords(kwarg=["x", "y_bottom", "y_top"])
     panels = lines.isel(plot_axis=0, point=0, drop=True)
     others = list(dict.fromkeys(d for v in panels.data_vars.values() for d in v.dims))
-    count = sum(int(np.prod(v.shape)) for v in panels.data_vars.values())
+    count = sum(v.size for v in panels.data_vars.values())
     check_panels(count)
     collection = azp.PlotCollection.wrap(
         panels, cols=["__variable__", *others], backend=backend, **grid_arguments(count, backend)
@@ -110,28 +110,24 @@ def _drawn(curves, kept, probability, backend):
     collection.map(visuals.labelled_title, "title", subset_info=True, labeller=FlatLabeller())
     collection.map(visuals.remove_axis, axis="y", store_artist=False)
     shaded = {"color": _COLOR, "width": 8, "alpha": 0.3}
-    entries = {"density": {"color": _COLOR, "width": 2}, f"{probability:.0%} over the bandwidth": shaded}
-    add_legend(collection, entries)
+    add_legend(collection, {"density": {"color": _COLOR, "width": 2}, f"{probability:.0%} over the bandwidth": shaded})
     return collection
 
 
-def _curves(whole, coords, transform, settings):
+def _curves(whole, numbers, transform, settings):
     """Return the curves (..., 4, num_points) of a variable's chosen elements, and the draws behind them (..., kept).
 
-    ``whole`` has all elements of the variable: each may have bounds of its own. The transform is a pair of functions,
-    there and back, or None.
+    ``whole`` has all elements of the variable: each may have bounds of its own; ``numbers`` are those of the chosen
+    ones. The transform is a pair of functions, there and back, or None.
     """
     probability, max_draws, num_points = settings
-    numbers = whole.isel(chain=0, draw=0, drop=True)
-    numbers = numbers.copy(data=np.arange(numbers.size).reshape(numbers.shape))
-    numbers = numbers.sel({dim: chosen for dim, chosen in (coords or {}).items() if dim in numbers.dims})
     columns = numbers.values.ravel()
     draws = whole.transpose("chain", "draw", ...).values
     flat = free = draws.reshape(*draws.shape[:2], -1)
     if transform is not None:
         free = transform[0](draws.reshape(-1, *draws.shape[2:])).reshape(flat.shape)
         if not np.isfinite(free).all():  # rounding has put a draw at a bound
-            return _curves(whole, coords, None, settings)
+            return _curves(whole, numbers, None, settings)
     kept = [_thinned(free[..., c], max_draws) for c in columns]
     fits = [_fitted(free[..., c].ravel()[index]) for c, index in zip(columns, kept, strict=True)]
     places = np.zeros((num_points, flat.shape[2]))
@@ -147,7 +143,7 @@ def _curves(whole, coords, transform, settings):
     if transform is not None:
         there = transform[1](places.reshape(-1, *draws.shape[2:])).reshape(places.shape)
         if (np.diff(there[:, columns], axis=0) < 0.0).any():  # a circle has no ends
-            return _curves(whole, coords, None, settings)
+            return _curves(whole, numbers, None, settings)
     curves = np.full((numbers.size, 4, num_points), np.nan)
     rug = np.full((numbers.size, min(max_draws, flat[..., 0].size)), np.nan)
     for i, (c, index, fit) in enumerate(zip(columns, kept, fits, strict=True)):

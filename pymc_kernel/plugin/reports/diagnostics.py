@@ -17,13 +17,7 @@ from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.ksd_report import KSDReport, in_words, misfit_advice, separated
 from pymc_kernel.plugin.reports.likelihood_checks import check_learned, normality_of_posterior
-from pymc_kernel.plugin.reports.model_draws import (
-    Scored,
-    Selection,
-    document_arguments,
-    largest_first,
-    read_draws,
-)
+from pymc_kernel.plugin.reports.model_draws import Scored, Selection, document_arguments, largest_first, read_draws
 from pymc_kernel.plugin.reports.panels import scalars
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import findings_in, warn_user
@@ -114,18 +108,15 @@ def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, rando
             flip_probability=flip_probability, max_draws=max_draws, coordinates=True, weights=weights, rng=rng,
         )  # fmt: skip
 
-    test = tested(part.weights)
-    unjudged = ""
+    test, unjudged = tested(part.weights), ""
     if part.learned is not None:
         unjudged = part.learned.trouble
-        if not unjudged:
-            plain = tested(None)
-            if (plain.p_value < _LEVEL) != (test.p_value < _LEVEL):
-                unjudged = "its error changes the verdict of the test"
+        if not unjudged and (tested(None).p_value < _LEVEL) != (test.p_value < _LEVEL):
+            unjudged = "its error changes the verdict of the test"
         test = replace(test, thin=part.every * test.thin)
     shares, p_values = part.labeled(test.shares), part.labeled(test.margin_p_values, combine=np.min)
-    p_values = p_values * np.nan if unjudged else p_values
     margins, null = part.labeled(test.margins), part.labeled(test.margin_null, "replicate")
+    p_values = p_values * np.nan if unjudged else p_values
     return KSDReport(test, shares, p_values, margins, null, tuple(part.conditional_on), part.learned, unjudged)
 
 
@@ -196,7 +187,7 @@ def summary(
     else:
         report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
         shares, p_values, test = report.shares, report.p_values, report.test
-        sizes = test.ksd, test.normal_ksd, *test.null_quantiles.tolist()
+        sizes = [test.ksd, test.normal_ksd, *test.null_quantiles.tolist()]
         values = [*sizes, report.p_value, test.thin, test.flip_probability]
         if report.learned is not None:
             more = {"ksd_verdict": report.verdict(), **report.learned.attributes("ksd_")}
@@ -315,16 +306,14 @@ def diagnose(
         has_errors = has_errors or report.p_value < level
         lines += in_words(report, modes, level, all_draws, misfit_advice(part, found))
         found |= {"ksd": report, "modes": modes}
-    posterior = selected.draws
-    learned = [] if model is None else check_learned(model, posterior, np.random.default_rng(random_seed))
-    if learned:
+    if model is not None and (learned := check_learned(model, selected.draws, np.random.default_rng(random_seed))):
         found["learned"] = learned
         against = [words for check in learned for words in check.warnings()]
         lines.append("\nWhat simulations leave open, by the learned likelihoods\n")
         lines += [*(check.in_words() for check in learned), *against]
         has_errors = has_errors or bool(against)
-    said = "" if model is None else normality_of_posterior(model, posterior, np.random.default_rng(random_seed))
-    if said:
+    rng = np.random.default_rng(random_seed)
+    if model is not None and (said := normality_of_posterior(model, selected.draws, rng)):
         lines += ["\nSummaries that are taken for normal\n", said]
         has_errors = True
     if show_diagnostics:

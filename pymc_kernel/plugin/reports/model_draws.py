@@ -94,13 +94,15 @@ class Selection:
     def as_chains(self, dataset: xr.Dataset) -> xr.Dataset:
         """Return a dataset with the dimensions chain and draw, whatever its sample dimensions are called."""
         dims = self.sample_dims
-        if dims == ["chain", "draw"]:
-            return dataset
-        if len(dims) == 1:
-            return dataset.rename({dims[0]: "draw"}).expand_dims("chain")
-        if len(dims) == 2:
-            return dataset.rename(dict(zip(dims, ("chain", "draw"), strict=True)))
-        raise ValueError(f"sample_dims must be one or two dimensions (chain, draw), got {dims}.")
+        if len(dims) not in (1, 2):
+            raise ValueError(f"sample_dims must be one or two dimensions (chain, draw), got {dims}.")
+        named = dataset.rename(dict(zip(dims, ("chain", "draw")[-len(dims) :], strict=True)))
+        return named if len(dims) == 2 else named.expand_dims("chain")
+
+    def entries(self, variable: xr.DataArray, start: int = 0) -> xr.DataArray:
+        """Return the numbers of the chosen entries of a variable (chain, draw, ...); that of its first is ``start``."""
+        numbers = numbered(variable, start)
+        return numbers.sel({dim: chosen for dim, chosen in (self.coords or {}).items() if dim in numbers.dims})
 
     @property
     def draws(self) -> xr.Dataset:
@@ -202,12 +204,10 @@ def read_draws(selected: Selection) -> ModelDraws:
         start, stop = stop, stop + math.prod(shape)
         if name not in asked:
             continue
-        one, own = posterior[name].isel(chain=0, draw=0, drop=True), np.arange(start, stop).reshape(shape)
-        if one.shape == shape:
-            one = one.copy(data=own)
-            own = one.sel({k: v for k, v in (selected.coords or {}).items() if k in one.dims})
+        is_alike = posterior[name].isel(chain=0, draw=0).shape == shape
+        own = selected.entries(posterior[name], start) if is_alike else np.arange(start, stop)
         numbers = len(kept) + np.arange(own.size).reshape(own.shape)
-        positions[name] = own.copy(data=numbers) if isinstance(own, xr.DataArray) else numbers.ravel()
+        positions[name] = own.copy(data=numbers) if is_alike else numbers
         kept += np.ravel(own).tolist()
     if not positions:
         raise ValueError("none of the chosen variables is a continuous free variable of the model.")
@@ -222,24 +222,27 @@ def _read_as_they_are(selected, asked):
     others = [name for name in dataset.data_vars if name not in names]
     if not names:
         raise ValueError(f"none of the chosen variables ({', '.join(others)}) has floating-point numbers.")
-    draws = stacked(dataset, names)
+    draws, positions = stacked(dataset, names)
     wrong = int((~np.isfinite(draws)).any(axis=2).sum())
     if wrong:
         raise ValueError(f"{wrong} of {draws[..., 0].size} draws hold NaN or infinite numbers: leave them out.")
-    positions, start = {}, 0
-    for name in names:
-        like = dataset[name].isel(chain=0, draw=0, drop=True)
-        positions[name] = like.copy(data=np.arange(start, start + like.size).reshape(like.shape))
-        start += like.size
     draws, scores, *of_surrogate = _scored(selected, draws, selected.score)
     return ModelDraws(draws, scores, positions, asked, others, *of_surrogate)
 
 
-def stacked(dataset: xr.Dataset, names: Sequence[str]) -> np.ndarray:
-    """Return the numbers of these variables side by side, (chain, draw, d)."""
+def numbered(variable: xr.DataArray, start: int = 0) -> xr.DataArray:
+    """Return the numbers of the entries of a variable (chain, draw, ...), from ``start`` on."""
+    like = variable.isel(chain=0, draw=0, drop=True)
+    return like.copy(data=start + np.arange(like.size).reshape(like.shape))
+
+
+def stacked(dataset: xr.Dataset, names: Sequence[str]) -> tuple[np.ndarray, dict[str, xr.DataArray]]:
+    """Return these variables side by side, (chain, draw, d), and by the name of each the numbers of its columns."""
     sizes = dataset.sizes["chain"], dataset.sizes["draw"]
     columns = [dataset[name].transpose("chain", "draw", ...).values.reshape(*sizes, -1) for name in names]
-    return np.concatenate(columns, axis=2).astype(float)
+    edges = np.cumsum([0, *(c.shape[2] for c in columns)])
+    positions = {name: numbered(dataset[name], start) for name, start in zip(names, edges, strict=False)}
+    return np.concatenate(columns, axis=2).astype(float), positions
 
 
 def _scored(selected, draws, score):

@@ -9,14 +9,7 @@ import xarray as xr
 from pymc_kernel import stein
 from pymc_kernel.kernels import Kernel
 from pymc_kernel.plugin.arguments import RandomSeed
-from pymc_kernel.plugin.reports.model_draws import (
-    Scored,
-    Selected,
-    Selection,
-    document_arguments,
-    read_draws,
-    stacked,
-)
+from pymc_kernel.plugin.reports.model_draws import Scored, Selected, Selection, document_arguments, read_draws, stacked
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import warn_user
 
@@ -79,11 +72,9 @@ def stein_thin(
 
 
 def _take(dataset, chains, draws):
-    source = {"source_chain": ("draw", dataset["chain"].values[chains])} if "chain" in dataset.coords else {}
-    source |= {"source_draw": ("draw", dataset["draw"].values[draws])} if "draw" in dataset.coords else {}
     taken = dataset.isel(chain=xr.DataArray(chains, dims="point"), draw=xr.DataArray(draws, dims="point"))
-    taken = taken.drop_vars(["chain", "draw"], errors="ignore").rename(point="draw")
-    taken = taken.assign_coords(draw=np.arange(len(chains)), **source)
+    taken = taken.rename({name: f"source_{name}" for name in ("chain", "draw") if name in taken.coords})
+    taken = taken.rename(point="draw").assign_coords(draw=np.arange(len(chains)))
     return taken.expand_dims(chain=[0]).transpose("chain", "draw", ...)
 
 
@@ -127,17 +118,16 @@ def expectation(
     part = read_draws(selected)
     dataset = selected.as_chains(part.dataset).isel(draw=slice(None, None, part.every))
     dataset = dataset if function is None else function(dataset)
-    values = [v.transpose("chain", "draw", ...) for v in dataset.data_vars.values()]
-    columns = [v.values.reshape(v.sizes["chain"] * v.sizes["draw"], -1).astype(float) for v in values]
+    values, columns = stacked(dataset, list(dataset.data_vars))
     result = stein.controlled_expectation(
-        np.concatenate(columns, axis=1), part.draws, part.scores, kernel, num_basis=num_basis, weights=part.weights
+        values, part.draws, part.scores, kernel, num_basis=num_basis, weights=part.weights
     )
-    names, out, start = ["value", "mean", "variance_ratio"], {}, 0
-    for one in values:
-        like = one.isel(chain=0, draw=0, drop=True).astype(float)
-        found = [getattr(result, name)[start : start + like.size].reshape(like.shape) for name in names]
-        out[one.name] = xr.concat([like.copy(data=f) for f in found], xr.DataArray(names, dims="estimate"))
-        start += like.size
+    names = ["value", "mean", "variance_ratio"]
+    found = np.array([getattr(result, name) for name in names])
+    out = {
+        name: xr.DataArray(found[:, own.values], own.coords, ["estimate", *own.dims], attrs=own.attrs)
+        for name, own in columns.items()
+    }
     attrs = {} if part.learned is None else part.learned.attributes()
     return xr.Dataset(out, attrs=attrs).assign_coords(estimate=names)
 
@@ -176,13 +166,10 @@ def mmd_test(
     >>> bool(pk.mmd_test(data, trusted).p_value < 0.01)
     True
     """
-    samples = []
-    for one in (data, trusted):
-        selected = Selection(one, **selection)
-        dataset = selected.as_chains(selected.chosen)
-        names = sorted(dataset.data_vars)
-        samples.append((names, stacked(dataset, names)))
-    (names, first), (others, second) = samples
+    both = [Selection(one, **selection) for one in (data, trusted)]
+    both = [selected.as_chains(selected.chosen) for selected in both]
+    names, others = (sorted(dataset.data_vars) for dataset in both)
+    first, second = (stacked(dataset, sorted(dataset.data_vars))[0] for dataset in both)
     if names != others or first.shape[2] != second.shape[2]:
         raise ValueError(f"both must have the same variables, got {', '.join(names)} and {', '.join(others)}.")
     spread = second.std(axis=(0, 1))

@@ -152,16 +152,12 @@ def _evaluator(model):
 
 def _of_the_run(stats, positions, evaluate, noisy):
     """Return the log densities (n,) that the run holds, None where it holds none of this model at these draws."""
-    if stats is None:
-        return None
     flat = positions.reshape(-1, positions.shape[-1])
-    for name in _LOG_DENSITIES:
-        if name not in stats or set(stats[name].dims) != {"chain", "draw"}:
+    known = [] if stats is None else [stats[name] for name in _LOG_DENSITIES if name in stats]
+    for one in known:
+        if dict(one.sizes) != {"chain": positions.shape[0], "draw": positions.shape[1]}:
             continue
-        values = stats[name].transpose("chain", "draw").values
-        if values.shape != positions.shape[:2]:
-            continue
-        values = values.ravel().astype(float)
+        values = one.transpose("chain", "draw").values.ravel().astype(float)
         if noisy or evaluate is None:
             return values
         # Other steps of a compound may have moved afterwards, or the draws or the model may have been changed.
