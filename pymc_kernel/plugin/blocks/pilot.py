@@ -1,6 +1,5 @@
 """The bandwidth of a block from pilot simulations, at positions on the unconstrained scale of its parameters."""
 
-import math
 import warnings
 
 import numpy as np
@@ -15,6 +14,7 @@ from pymc_kernel.likelihood_free import TooManyFailures, choose_bandwidth, explo
 from pymc_kernel.plugin.arguments import check_whole
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.model.priors import with_finite_columns
+from pymc_kernel.plugin.model.unconstrained import split_positions
 from pymc_kernel.plugin.warn import warn_user
 
 _LEAST_PILOT = 200  # simulations; fewer do not locate a posterior
@@ -125,10 +125,8 @@ class _BlockParameters:
 
     def by_name(self, positions: np.ndarray) -> dict[str, np.ndarray]:
         """Return value variable's name -> (n, ...) at positions (n, d)."""
-        parts = np.split(positions, np.cumsum([math.prod(shape) for shape in self._shapes])[:-1], axis=1)
-        named = {}
-        for value, part, shape, bounds in zip(self._values, parts, self._shapes, self._bounds, strict=False):
-            values = part.reshape(len(positions), *shape)
+        named, parts = {}, split_positions(positions, self._shapes)
+        for value, values, bounds in zip(self._values, parts, self._bounds, strict=True):
             if value.dtype not in continuous_types:
                 values = np.clip(np.rint(values), *bounds)
             named[value.name] = values.astype(value.dtype)

@@ -103,9 +103,8 @@ def check_learned(model: pm.Model, posterior, rng: np.random.Generator) -> list[
         some = order[: int(np.clip(_MOST_ROWS // len(rows), _FEWEST_DRAWS, _MOST_DRAWS))]
         chosen = {name: values[some] for name, values in columns.items()}
         at_draws = [parameters_at(*one)[0] for one in zip(*chosen.values(), strict=True)]
-        parameters = np.stack(
-            [np.broadcast_to(one, (*shape, one.shape[-1])).reshape(len(rows), -1) for one in at_draws]
-        )
+        each = (*shape, learned.num_parameters)
+        parameters = np.array([np.broadcast_to(one, each).reshape(len(rows), -1) for one in at_draws])
         changes = _changes(learned, parameters.reshape(-1, learned.num_parameters), rows, len(some))
         errors = {name: _moved(values.reshape(len(some), -1), changes) for name, values in chosen.items()}
         found.append(LearnedCheck(rv.name, errors, _share_outside(learned, parameters, rng)))

@@ -304,6 +304,5 @@ def _are_same(one, other, is_computed=False):
 
 def document_arguments[F: Callable](function: F) -> F:
     """Put the arguments that all diagnostics share into the docstring of one."""
-    if function.__doc__ is not None:  # python -OO
-        function.__doc__ = function.__doc__.replace("{arguments}", _ARGUMENTS)
+    function.__doc__ = (function.__doc__ or "").replace("{arguments}", _ARGUMENTS)  # none with python -OO
     return function

@@ -88,10 +88,8 @@ def learn_scores(model: pm.Model | None, positions: np.ndarray, stats: xr.Datase
     ``positions`` (chain, draw, d) are all draws on the unconstrained scale, ``stats`` their ``sample_stats``, which
     must hold log densities where there is no model. ``NoGradientError`` says why no surrogate can be learned either.
     """
-    names, discrete = [], []
-    if model is not None:
-        names, _ = estimated_terms(model.logp())
-        discrete = [v.name for v in model.discrete_value_vars]
+    names = [] if model is None else estimated_terms(model.logp())[0]
+    discrete = [] if model is None else [v.name for v in model.discrete_value_vars]
     if discrete:
         raise NoGradientError(
             f'score="surrogate" learns the log density of continuous variables, and {", ".join(discrete)} '

@@ -141,8 +141,7 @@ def sample_khmc(
             # Groups move one at a time, so that the distance of all of them together does not decide.
             is_useful = search.is_confirmed and (search.best.distance < POOR or len(search.estimated) > 1)
             if (search.has_ended or is_useful) and not search.best_is_by_particles:
-                emulated = search.result()
-                return _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs)
+                return _along_emulated(model, search.result(), draws, tune, chains, rng, began, progressbar, kwargs)
             if search.is_divided or search.best_is_by_particles:
                 # The chains that follow may all be in one of its modes.
                 warn_user(search.problem() or _MODES_APART)

@@ -62,14 +62,12 @@ class ParticleKernel(SMC_KERNEL):
             self.config = replace(self.config, moves=replace(moves, noisy=True))
         # PyMC's own functions are never called.
         super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
-        # The standard deviations of the kernel of an ABC block are given as such, or by a factor of the covariance.
-        factors = {v.name: np.asarray(v.tag.epsilon) for v in model.observed_RVs if hasattr(v.tag, "epsilon")}
-        self._epsilons = {
-            f"{_EPSILON}{name}": factor if factor.ndim == 1 else np.sqrt((factor**2).sum(axis=1))
-            for name, factor in factors.items()
-        }
         counted = [v for v in model.observed_RVs if hasattr(v.tag, "num_simulations")]
-        self._simulations = {f"num_simulations_{v.name}": v.tag.num_simulations for v in counted}
+        self._of_blocks = {f"num_simulations_{v.name}": v.tag.num_simulations for v in counted}
+        for v in [v for v in model.observed_RVs if hasattr(v.tag, "epsilon")]:
+            # The standard deviations of the kernel of an ABC block are given as such, or by a factor of the covariance.
+            factor = v.tag.epsilon
+            self._of_blocks[f"{_EPSILON}{v.name}"] = factor if factor.ndim == 1 else np.linalg.norm(factor, axis=1)
         if not self.start:
             check_prior_draws(
                 model,
@@ -91,29 +89,26 @@ class ParticleKernel(SMC_KERNEL):
 
     def _initialize_kernel(self):
         if self.start:
-            self.tempered_posterior = self._given(self.start)
-        else:
-            drawn = self.initialize_population()
-            columns = [np.reshape(drawn[name], (self.draws, -1)) for name in self.var_info]
-            self.tempered_posterior = with_finite_columns(np.concatenate(columns, axis=1).astype(float), self.rng)
-        if not np.isfinite(self.tempered_posterior).all():
+            self._check_start()
+        drawn = self.start or self.initialize_population()
+        columns = [np.reshape(drawn[name], (self.draws, -1)) for name in self.var_info]
+        positions = np.concatenate(columns, axis=1).astype(float)
+        if not self.start:
+            positions = with_finite_columns(positions, self.rng)
+        if not np.isfinite(positions).all():
             raise ValueError("some starting particles are not finite; check the prior, or start=.")
-        prior, likelihood = self.evaluate(self.tempered_posterior)
-        self._state = tempering.init(moves.Evaluated(self.tempered_posterior, prior, likelihood))
+        self._state = tempering.init(moves.Evaluated(positions, *self.evaluate(positions)))
         self._hand_over()
 
-    def _given(self, start):
-        """Return the particles of a dictionary of value variables as an array (draws, d)."""
-        columns = []
+    def _check_start(self):
+        """Raise where a dictionary of value variables does not hold all particles."""
         for name, (shape, _) in self.var_info.items():
-            if name not in start:
+            if name not in self.start:
                 needed = ", ".join(self.var_info)
                 raise ValueError(f"start has no {name}; it needs {needed}, on the unconstrained scale.")
-            values = np.asarray(start[name], dtype=float)
-            if values.shape != (self.draws, *shape):
-                raise ValueError(f"start[{name!r}] must have shape {(self.draws, *shape)}, got {values.shape}.")
-            columns.append(values.reshape(self.draws, -1))
-        return np.concatenate(columns, axis=1)
+            given = np.shape(self.start[name])
+            if given != (self.draws, *shape):
+                raise ValueError(f"start[{name!r}] must have shape {(self.draws, *shape)}, got {given}.")
 
     def _hand_over(self):
         """Set the attributes of the particles that PyMC reads."""
@@ -153,8 +148,7 @@ class ParticleKernel(SMC_KERNEL):
             "threshold": self.config.threshold,
             "smc_kernel": type(self).__name__,
             "surrogate": int(isinstance(self.config.moves, Hamiltonian)),
-            **self._simulations,
-            **self._epsilons,
+            **self._of_blocks,
         }
 
 
@@ -375,15 +369,13 @@ def _tidied(idata):
     # One vector a chain, which PyMC has packed into an object array; of one chain into a plain one.
     columns = {name: stats[name].values.reshape(1, -1) if chains == 1 else stats[name].values for name in stats}
     columns = {name: [np.asarray(one, dtype=float) for one in values] for name, values in columns.items()}
-    stages = max(len(one) for one in columns["beta"])
-    data = {}
+    log_evidence = [one[-1] for one in columns.pop("log_marginal_likelihood")]
+    num_stages = [len(one) for one in columns["beta"]]
+    stages, data = max(num_stages), {}
     for name, column in columns.items():
         padded = np.array([np.pad(values, (0, stages - len(values)), constant_values=np.nan) for values in column])
         data["inverse_temperature" if name == "beta" else name] = (("chain", "stage"), padded)
-    evidence = data.pop("log_marginal_likelihood")[1]
-    last = [len(one) - 1 for one in columns["beta"]]
-    data["log_evidence"] = ("chain", evidence[np.arange(chains), last])
-    data["num_stages"] = ("chain", np.array(last) + 1)
+    data |= {"log_evidence": ("chain", log_evidence), "num_stages": ("chain", num_stages)}
     coords = {"chain": idata["posterior"]["chain"].values, "stage": np.arange(stages)}
     settings = {name: value for name, value in stats.attrs.items() if value is not None}
     for name in [n for n in settings if n.startswith(_EPSILON)]:

@@ -332,9 +332,8 @@ class KernelHMC(TransitionStep):
 
 
 for _step in (AdaptiveMetropolis, KAMH, KernelHMC):
-    if _step.__doc__ is None:  # python -OO
-        continue
-    _step.__doc__ = _step.__doc__.format(parameters=_SHARED_PARAMETERS.strip(), notes=_SHARED_NOTES.strip())
+    # There is none with python -OO.
+    _step.__doc__ = (_step.__doc__ or "").format(parameters=_SHARED_PARAMETERS.strip(), notes=_SHARED_NOTES.strip())
 
 
 def offer_to_estimated_model(model: pm.Model) -> None:

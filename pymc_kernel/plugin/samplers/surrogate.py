@@ -197,5 +197,5 @@ def _add_groups(tree, model, emulated, counts, status):
         "status": ("evaluation", status, STATUS_FLAGS),
     }
     tree["evaluations"] = xr.DataTree(points.assign(more).assign_attrs(counts))
-    rounds = known.rounds.rename_axis("round")
-    tree["round_stats"] = xr.DataTree(xr.Dataset({name: ("round", rounds[name].to_numpy()) for name in rounds}))
+    rounds = xr.Dataset.from_dataframe(known.rounds.rename_axis("round"))
+    tree["round_stats"] = xr.DataTree(rounds.drop_vars("round"))
