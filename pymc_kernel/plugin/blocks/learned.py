@@ -59,8 +59,7 @@ class LearnedLogLikelihoodOp(ObjectModeOp):
         places = parameters.reshape(-1, parameters.shape[-1])
         rows = observed.reshape(-1, observed.shape[-1])
         finite = np.isfinite(places).all(axis=1)  # PyMC asks beyond the largest number, too
-        if not finite.all():
-            places = np.where(finite[:, None], places, 0.0)
+        places = np.where(finite[:, None], places, 0.0)
         found = self._given(rows).averaged(places, self.with_gradient)
         for storage, slopes in zip(output_storage[1:], found[1:], strict=False):
             storage[0] = np.where(finite[:, None], slopes, 0.0).reshape(parameters.shape)

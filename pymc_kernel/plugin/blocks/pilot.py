@@ -107,10 +107,12 @@ class _BlockParameters:
         )
         outputs = model.replace_rvs_by_values(params)
         self._function = pymc_compile(self._values, outputs, on_unused_input="ignore", mode=QUICK)
-        self._shapes = self._bounds = None
 
     def prior(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws (size, d) from the prior; ``NotImplementedError`` where that cannot be, as for ``pm.Flat``."""
+        """Return draws (size, d) from the prior; ``NotImplementedError`` where that cannot be, as for ``pm.Flat``.
+
+        The shapes and ranges of these draws are kept for :meth:`by_name`.
+        """
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Numba will use object mode")
             drawn = pm.draw(self._draw, draws=size, random_seed=rng) if self._draw else []

@@ -87,9 +87,8 @@ class Selection:
     @property
     def chosen(self) -> xr.Dataset:
         """The chosen variables as ArviZ chooses them, with their sample dimensions."""
-        names = {"var_names": self.var_names, "filter_vars": self.filter_vars, "group": self.group}
-        chosen = extract(self.data, **names, sample_dims=self.sample_dims, combined=False, keep_dataset=True)
-        return chosen.sel(self.coords or {})
+        others = {name: value for name, value in self.arguments.items() if name != "coords"}
+        return extract(self.data, **others, combined=False, keep_dataset=True).sel(self.coords or {})
 
     def as_chains(self, dataset: xr.Dataset) -> xr.Dataset:
         """Return a dataset with the dimensions chain and draw, whatever its sample dimensions are called."""
@@ -192,11 +191,8 @@ def read_draws(selected: Selection) -> ModelDraws:
     discrete = [model.values_to_rvs[v].name for v in model.value_vars if v not in set(continuous)]
     sizes = posterior.sizes["chain"], posterior.sizes["draw"]
     whole = np.concatenate([values[v].reshape(*sizes, -1) for v in continuous], axis=2)
-
-    def of_model(flat):
-        return scores_of([values[v] for v in model.value_vars])
-
-    draws, scores, *of_surrogate = _scored(selected, whole, of_model if score is None else score)
+    score = (lambda _: scores_of([values[v] for v in model.value_vars])) if score is None else score
+    draws, scores, *of_surrogate = _scored(selected, whole, score)
     # The columns of the chosen entries, then their numbers among the chosen ones.
     stop, positions, kept = 0, {}, []
     for value in continuous:

@@ -65,8 +65,7 @@ def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.
     collection.map(visuals.annotate_xy, "p_value", data=rows.p_values, x=stop, **text)
     _add_names(collection, rows, start, stop)
     expected = "cannot be judged" if report.unjudged else f"as many normal draws {report.test.normal_ksd:.3g}"
-    title, panel = f"KSD {report.ksd:.3g}, {expected}", collection.get_target(None, {})
-    backend_of(collection).title(title, panel)
+    backend_of(collection).title(f"KSD {report.ksd:.3g}, {expected}", collection.get_target(None, {}))
     return collection
 
 
@@ -124,12 +123,7 @@ def _add_names(collection, rows, start, stop):
 
 
 def plot_stein_thin(
-    data: Any,
-    num_points: int = 50,
-    *,
-    max_parameters: int = 5,
-    backend: str | None = None,
-    **selection: Unpack[Scored],
+    data: Any, num_points: int = 50, *, max_parameters: int = 5, backend: str | None = None, **selection: Unpack[Scored]
 ) -> azp.PlotMatrix:
     """Plot pairs of parameters with the draws that Stein thinning chooses.
 
@@ -165,7 +159,6 @@ def plot_stein_thin(
     selected = Selection(data, **selection)
     draws = selected.as_chains(selected.chosen)
     points = chosen[selected.group].to_dataset()[list(draws.data_vars)].sel(selected.coords or {})
-    points = points.drop_vars(["source_chain", "source_draw"], errors="ignore")
     names = list(scalars(draws))
     if len(names) > max_parameters:
         warn_user(

@@ -15,13 +15,7 @@ from pymc_kernel.plugin.warn import warn_user
 
 
 @document_arguments
-def stein_thin(
-    data: Any,
-    num_points: int,
-    *,
-    kernel: Kernel | None = None,
-    **selection: Unpack[Scored],
-) -> xr.DataTree:
+def stein_thin(data: Any, num_points: int, *, kernel: Kernel | None = None, **selection: Unpack[Scored]) -> xr.DataTree:
     """Return a DataTree with the few draws that together fit the model's posterior best.
 
     Greedy minimization of the kernel Stein discrepancy leaves out burn-in and corrects for repeated draws and bias.

@@ -355,8 +355,7 @@ def _constrained(model, step, positions) -> list[dict]:
     point = model.initial_point()
     where = DictToArrayBijection.map({name: point[name] for name in step.var_names})
     points = [DictToArrayBijection.rmap(where._replace(data=p.astype(where.data.dtype))) for p in positions]
-    names = [rv.name for rv in model.free_RVs]
-    outputs = [v for v in model.unobserved_value_vars if v.name in names]
+    outputs = [v for v in model.unobserved_value_vars if v.name in {rv.name for rv in model.free_RVs}]
     with compiling():
         function = model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore")
     return [{v.name: value for v, value in zip(outputs, function(point), strict=True)} for point in points]

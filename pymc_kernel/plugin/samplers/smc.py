@@ -285,12 +285,7 @@ class KernelHMCSMC(ParticleKernel):
     """
 
     def __init__(
-        self,
-        *args: Any,
-        surrogate: Any = "values",
-        exploring_share: float = 0.1,
-        max_steps: int = 30,
-        **kwargs: Any,
+        self, *args: Any, surrogate: Any = "values", exploring_share: float = 0.1, max_steps: int = 30, **kwargs: Any
     ) -> None:
         if surrogate == "values":
             proposal = Hamiltonian(exploring_share=exploring_share, max_steps=max_steps)
@@ -388,9 +383,7 @@ def _tidied(idata):
 
 
 def _warn(posterior, stats):
-    rhat = 1.0
-    if posterior.sizes["chain"] > 1:
-        rhat = np.nanmax([rhat, *(float(r.max()) for r in az.rhat(posterior).values())])
+    rhat = float(az.rhat(posterior).max().to_array().max()) if posterior.sizes["chain"] > 1 else 1.0
     if rhat > _LARGEST_RHAT:
         correlation = float(stats["correlation"].max())
         report(
