@@ -171,13 +171,12 @@ class RadialKernel(Kernel):
 
     def profile_matrix(self, x, y, order) -> np.ndarray:
         """See :meth:`Kernel.profile_matrix`; of scaled squared distances or of scaled products."""
-        a, b = self.shape_parameters
         inverse = self.inverse_length_scale(x.shape[1])
         y_t = np.ascontiguousarray(y.T)
         out = np.empty((x.shape[0], y.shape[0]))
 
         def fill(start, stop):
-            _radial_block(x, y_t, inverse, self.family, a, b, order, start, stop, out)
+            _radial_block(x, y_t, inverse, self.family, *self.shape_parameters, order, start, stop, out)
 
         over_row_blocks(fill, x.shape[0], y.shape[0] * (x.shape[1] + 10))
         return out
@@ -190,10 +189,9 @@ class DotProductKernel(Kernel):
     def diagonal(self, x) -> np.ndarray:
         """Return psi(sum_i x_i^2 / l_i^2), shape (n,)."""
         x = as_points(x, "x")
-        a, b = self.shape_parameters
         with np.errstate(over="ignore"):
             values = ((x * self.inverse_length_scale(x.shape[1])) ** 2).sum(axis=1)
-            fill_profile(self.family, a, b, 0, values, values)
+            fill_profile(self.family, *self.shape_parameters, 0, values, values)
         return _within_range(values)
 
     def gradient(self, x, y=None) -> np.ndarray:
@@ -206,11 +204,10 @@ class DotProductKernel(Kernel):
     @one_blas_thread
     def profile_matrix(self, x, y, order) -> np.ndarray:
         """See :meth:`Kernel.profile_matrix`; of scaled squared distances or of scaled products."""
-        a, b = self.shape_parameters
         inverse = self.inverse_length_scale(x.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):
             out = (x * inverse) @ (y * inverse).T
-            fill_profile(self.family, a, b, order, out.ravel(), out.ravel())
+            fill_profile(self.family, *self.shape_parameters, order, out.ravel(), out.ravel())
         return _within_range(out)
 
 

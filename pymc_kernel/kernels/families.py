@@ -17,17 +17,6 @@ from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
 
-def _check_constant(constant):
-    if not (isinstance(constant, Real) and np.isfinite(constant) and constant >= 0):
-        raise ValueError(f"constant must be a number >= 0, got {constant!r}.")
-
-
-def _student_frequencies(degrees, num_features, num_dims, rng):
-    # The Fourier transform of a Matern kernel of smoothness nu is a multivariate Student t with 2 nu degrees.
-    normal = rng.standard_normal((num_features, num_dims))
-    return normal * np.sqrt(degrees / rng.chisquare(degrees, size=(num_features, 1)))
-
-
 @dataclass(frozen=True, eq=False)
 class Gaussian(RadialKernel):
     """k(x, y) = exp(-|x - y|^2 / (2 l^2)), l the ``length_scale`` in the units of x.
@@ -42,12 +31,23 @@ class Gaussian(RadialKernel):
         return rng.standard_normal((num_features, num_dims))
 
 
+class _Power(RadialKernel):
+    """k(x, y) = (1 + s / a)^-b: a normal scale mixture."""
+
+    family: ClassVar[int] = profiles.POWER
+
+    def sample_frequencies(self, num_features, num_dims, rng):
+        """Return draws of a scale mixture of normals: precision Gamma(b, rate a / 2)."""
+        a, b = self.shape_parameters
+        precision = rng.gamma(b, 2.0 / a, size=(num_features, 1))
+        return np.sqrt(precision) * rng.standard_normal((num_features, num_dims))
+
+
 @dataclass(frozen=True, eq=False)
-class RationalQuadratic(RadialKernel):
+class RationalQuadratic(_Power):
     """k(x, y) = (1 + |x - y|^2 / (2 alpha l^2))^-alpha; tends to the Gaussian as ``alpha`` grows."""
 
     alpha: float = 1.0
-    family: ClassVar[int] = profiles.POWER
 
     def __post_init__(self):
         super().__post_init__()
@@ -58,21 +58,15 @@ class RationalQuadratic(RadialKernel):
         """The pair (2 alpha, alpha)."""
         return 2.0 * self.alpha, float(self.alpha)
 
-    def sample_frequencies(self, num_features, num_dims, rng):
-        """Return draws of a scale mixture of normals: precision Gamma(alpha, rate alpha)."""
-        precision = rng.gamma(self.alpha, 1.0 / self.alpha, size=(num_features, 1))
-        return np.sqrt(precision) * rng.standard_normal((num_features, num_dims))
-
 
 @dataclass(frozen=True, eq=False)
-class InverseMultiquadric(RadialKernel):
+class InverseMultiquadric(_Power):
     """k(x, y) = (1 + |x - y|^2 / l^2)^-beta, 0 < ``beta``; 1/2 is the usual choice.
 
     This is c^(2 beta) (c^2 + |x - y|^2)^-beta with c = l.
     """
 
     beta: float = 0.5
-    family: ClassVar[int] = profiles.POWER
 
     def __post_init__(self):
         super().__post_init__()
@@ -83,82 +77,78 @@ class InverseMultiquadric(RadialKernel):
         """The pair (1, beta)."""
         return 1.0, float(self.beta)
 
+
+class _Matern(RadialKernel):
+    """A Matern kernel of smoothness nu: its Fourier transform is a multivariate Student t with 2 nu degrees."""
+
+    degrees: ClassVar[float]
+
     def sample_frequencies(self, num_features, num_dims, rng):
-        """Return draws of a scale mixture of normals: half the precision is Gamma(beta, rate 1)."""
-        precision = 2.0 * rng.gamma(self.beta, 1.0, size=(num_features, 1))
-        return np.sqrt(precision) * rng.standard_normal((num_features, num_dims))
+        """Return draws (num_features, d) of a Student t; with one degree of freedom of a Cauchy distribution."""
+        normal = rng.standard_normal((num_features, num_dims))
+        return normal * np.sqrt(self.degrees / rng.chisquare(self.degrees, size=(num_features, 1)))
 
 
 @dataclass(frozen=True, eq=False)
-class Matern32(RadialKernel):
+class Matern32(_Matern):
     """k(x, y) = (1 + sqrt(3) r / l) exp(-sqrt(3) r / l), r = |x - y|; once differentiable in the profile."""
 
     family: ClassVar[int] = profiles.MATERN32
     smoothness: ClassVar[int] = 1
-
-    def sample_frequencies(self, num_features, num_dims, rng):
-        """Return draws (num_features, d) of a Student t with 3 degrees of freedom."""
-        return _student_frequencies(3.0, num_features, num_dims, rng)
+    degrees: ClassVar[float] = 3.0
 
 
 @dataclass(frozen=True, eq=False)
-class Matern52(RadialKernel):
+class Matern52(_Matern):
     """k(x, y) = (1 + sqrt(5) r / l + 5 r^2 / (3 l^2)) exp(-sqrt(5) r / l), r = |x - y|."""
 
     family: ClassVar[int] = profiles.MATERN52
     smoothness: ClassVar[int] = 2
-
-    def sample_frequencies(self, num_features, num_dims, rng):
-        """Return draws (num_features, d) of a Student t with 5 degrees of freedom."""
-        return _student_frequencies(5.0, num_features, num_dims, rng)
+    degrees: ClassVar[float] = 5.0
 
 
 @dataclass(frozen=True, eq=False)
-class Laplace(RadialKernel):
+class Laplace(_Matern):
     """k(x, y) = exp(-r / l) with the Euclidean r = |x - y|: Matern 1/2. Not differentiable at zero distance."""
 
     family: ClassVar[int] = profiles.LAPLACE
     smoothness: ClassVar[int] = 0
-
-    def sample_frequencies(self, num_features, num_dims, rng):
-        """Return draws (num_features, d) of a multivariate Cauchy distribution."""
-        return _student_frequencies(1.0, num_features, num_dims, rng)
+    degrees: ClassVar[float] = 1.0
 
 
-@dataclass(frozen=True, eq=False)
-class Linear(DotProductKernel):
-    """k(x, y) = sum_i x_i y_i / l_i^2 + constant."""
-
-    constant: float = 0.0
-    family: ClassVar[int] = profiles.POLYNOMIAL
-
-    def __post_init__(self):
-        super().__post_init__()
-        _check_constant(self.constant)
-
-    @property
-    def shape_parameters(self):
-        """The pair (constant, 1)."""
-        return float(self.constant), 1.0
-
-
-@dataclass(frozen=True, eq=False)
-class Polynomial(DotProductKernel):
+class _Polynomial(DotProductKernel):
     """k(x, y) = (sum_i x_i y_i / l_i^2 + constant)^degree."""
 
-    degree: int = 3
-    constant: float = 1.0
+    degree: int
+    constant: float
     family: ClassVar[int] = profiles.POLYNOMIAL
 
     def __post_init__(self):
         super().__post_init__()
         check_whole(degree=self.degree)
-        _check_constant(self.constant)
+        if not (isinstance(self.constant, Real) and np.isfinite(self.constant) and self.constant >= 0):
+            raise ValueError(f"constant must be a number >= 0, got {self.constant!r}.")
 
     @property
     def shape_parameters(self):
         """The pair (constant, degree)."""
         return float(self.constant), float(self.degree)
+
+
+@dataclass(frozen=True, eq=False)
+class Linear(_Polynomial):
+    """k(x, y) = sum_i x_i y_i / l_i^2 + constant."""
+
+    constant: float = 0.0
+    degree: ClassVar[int] = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Polynomial(_Polynomial):
+    """k(x, y) = (sum_i x_i y_i / l_i^2 + constant)^degree."""
+
+    degree: int = 3
+    constant: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)
