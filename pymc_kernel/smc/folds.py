@@ -69,17 +69,13 @@ def fit(
     Raises ``ValueError`` where all particles lie in a subspace.
     """
     before = (None,) if learned is None else learned.learned
-    if len(edges) == 2:
-        return Fitted(edges, (moves.fit(rng, particles, evaluated, inverse_temperature, before[0]),))
-    others = [np.r_[0:start, stop : edges[-1]] for start, stop in pairwise(edges)]
     fits = []
-    for k, rows in enumerate(others):
-        start = before[min(k, len(before) - 1)]
-        shared = fits[0] if fits else None
-        sample = particles.take(rows)
-        if np.unique(sample.positions[:, 0]).size < sample.positions.shape[1] + 2:
-            sample = particles
-        fits.append(moves.fit(rng, sample, evaluated, inverse_temperature, start, shared))
+    for k, (start, stop) in enumerate(pairwise(edges)):
+        others = particles.take(np.r_[0:start, stop : edges[-1]])
+        if np.unique(others.positions[:, 0]).size < others.positions.shape[1] + 2:
+            others = particles
+        previous, shared = before[min(k, len(before) - 1)], fits[0] if fits else None
+        fits.append(moves.fit(rng, others, evaluated, inverse_temperature, previous, shared))
     return Fitted(edges, tuple(fits))
 
 
@@ -88,22 +84,11 @@ def propose(
 ) -> Proposals:
     """Return a proposal for every particle by the moves of its fold."""
     stretches = zip(pairwise(fitted.edges), fitted.learned, strict=True)
-    return _joined([moves.propose(rng, positions[start:stop], learned) for (start, stop), learned in stretches])
-
-
-def _joined(parts):
-    if len(parts) == 1:
-        return parts[0]
-    places = parts[0].places
-    if places is not None:
-        pairs = zip(*(p.places for p in parts), strict=True)
-        places = tuple(LocalPlaces(*(np.concatenate(a) for a in zip(*ends, strict=True))) for ends in pairs)
-    return Proposals(
-        np.concatenate([p.positions for p in parts]),
-        np.concatenate([p.log_ratio for p in parts]),
-        np.concatenate([p.is_exploring for p in parts]),
-        places,
-    )
+    parts = [moves.propose(rng, positions[start:stop], learned) for (start, stop), learned in stretches]
+    *arrays, places = zip(*parts, strict=True)
+    pairs = zip(*places, strict=True) if places[0] else ()
+    joined = tuple(LocalPlaces(*map(np.concatenate, zip(*ends, strict=True))) for ends in pairs)
+    return Proposals(*map(np.concatenate, arrays), joined or None)
 
 
 def adapt(

@@ -17,14 +17,7 @@ from pymc_kernel.mcmc import kameleon, local_proposal
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.local_proposal import LocalPlaces, places_at, propose_all
 from pymc_kernel.mcmc.noise import check_target, target_of
-from pymc_kernel.mcmc.surrogate_fit import (
-    Learned,
-    SurrogateFit,
-    along,
-    check_surrogate_moves,
-    learn,
-    tuned,
-)
+from pymc_kernel.mcmc.surrogate_fit import Learned, SurrogateFit, along, check_surrogate_moves, learn, tuned
 from pymc_kernel.mcmc.trajectory import largest_correlation as largest_correlation
 from pymc_kernel.scores.values import Values
 
@@ -42,12 +35,9 @@ class Evaluated(NamedTuple):
 
     def log_density(self, inverse_temperature: float) -> np.ndarray:
         """Return the tempered log density (n,), -inf where either part is -inf or NaN."""
-        possible = self.log_likelihood > -np.inf
         with np.errstate(invalid="ignore"):
-            total = self.log_prior + np.where(
-                possible, inverse_temperature * np.where(possible, self.log_likelihood, 0.0), -np.inf
-            )
-        return np.where(np.isnan(total) | (total == np.inf), -np.inf, total)
+            total = self.log_prior + inverse_temperature * self.log_likelihood
+        return np.where(total < np.inf, total, -np.inf)
 
 
 class Proposals(NamedTuple):
@@ -210,15 +200,13 @@ class Kameleon(Scaled):
 
 def _where(positions, learned):
     """Return local covariances at the particles, computed only where the last move did not already compute them."""
-    if learned.places is None or len(positions) != len(learned.places[0].positions):
-        return places_at(positions, learned.local)
-    before, proposed = learned.places
-    has_moved = (positions == proposed.positions).all(axis=1)
-    is_known = has_moved | (positions == before.positions).all(axis=1)
-    if not is_known.all():
-        return places_at(positions, learned.local)
-    pairs = zip(proposed, before, strict=True)
-    return LocalPlaces(*(np.where(has_moved.reshape(-1, *[1] * (new.ndim - 1)), new, old) for new, old in pairs))
+    if learned.places is not None and len(positions) == len(learned.places[0].positions):
+        before, proposed = learned.places
+        has_moved = (positions == proposed.positions).all(axis=1)
+        if (has_moved | (positions == before.positions).all(axis=1)).all():
+            ends = zip(proposed, before, strict=True)
+            return LocalPlaces(*(np.where(has_moved.reshape(-1, *[1] * (a.ndim - 1)), a, b) for a, b in ends))
+    return places_at(positions, learned.local)
 
 
 class HamiltonianFit(NamedTuple):
@@ -268,16 +256,15 @@ class Hamiltonian:
         shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learned is None else learned.walk)
         if shared is not None and self.surrogate.learns_from == "values":
             return shared._replace(walk=shape)
-        if learned is None:
-            learned = HamiltonianFit(shape, None, None)
+        previous = None if learned is None else learned.learned
         draws, coordinates = particles.positions, (shape.mean, shape.factor)
         density = evaluated.log_density(inverse_temperature)
         followed = learn(
-            rng, self.surrogate, draws, evaluated.positions, density, coordinates, learned.learned,
-            search=learned.learned is None, noisy=self.noisy,
+            rng, self.surrogate, draws, evaluated.positions, density, coordinates, previous,
+            search=previous is None, noisy=self.noisy,
         )  # fmt: skip
         if followed is None:
-            return learned._replace(walk=shape, fit=None)
+            return HamiltonianFit(shape, None, previous)
         return HamiltonianFit(shape, tuned(rng, followed, coordinates, draws, self.max_steps), followed)
 
     def propose(self, rng, positions: np.ndarray, learned: HamiltonianFit) -> Proposals:

@@ -160,13 +160,9 @@ def _move(rng, particles, ancestors, evaluate, inverse_temperature, state, confi
         correlation = largest_correlation(particles.positions, current.positions)
         if count >= config.min_moves and correlation <= config.correlation:
             break
-    evaluations = _joined(evaluations).take(slice(-NUM_EVALUATED, None))
+    evaluations = Evaluated(*(np.concatenate(arrays)[-NUM_EVALUATED:] for arrays in zip(*evaluations, strict=True)))
     surrogate = float(np.mean(surrogate_rates)) if surrogate_rates else math.nan
     return current, evaluations, learned, (float(np.mean(rates)), surrogate, correlation, count)
-
-
-def _joined(parts) -> Evaluated:
-    return Evaluated(*(np.concatenate(arrays) for arrays in zip(*parts, strict=True)))
 
 
 @one_blas_thread
