@@ -7,7 +7,7 @@ from pymc_kernel.kernels.base import RadialKernel
 from pymc_kernel.kernels.points import LARGEST
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.stein import tiles
-from pymc_kernel.stein.draws import as_chains, merge_repeats, standardize
+from pymc_kernel.stein.draws import ScoredChains, as_chains, merge_repeats, standardize
 
 
 def default_kernel() -> RadialKernel:
@@ -19,9 +19,9 @@ def default_kernel() -> RadialKernel:
     return InverseMultiquadric(1.0)
 
 
-def prepared(draws, scores, kernel, how, rng=None) -> tuple[tiles.Stein, RadialKernel]:
-    """Return standardized draws and scores ready for the compiled functions, and the kernel with its numbers."""
-    draws, scores = standardize(draws, scores, how)
+def prepared(chains: ScoredChains, kernel, how: str, rng=None) -> tiles.Stein:
+    """Return standardized draws and scores ready for the compiled functions."""
+    draws, scores = standardize(chains.draws, chains.scores, how)
     kernel = default_kernel() if kernel is None else kernel.resolve(draws, rng or np.random.default_rng(0))
     stein = tiles.prepare(draws, scores, kernel)
     largest = max(np.abs(stein.points).max(), np.abs(stein.scores).max(), np.sqrt(stein.factor), stein.inverse.max())
@@ -30,7 +30,7 @@ def prepared(draws, scores, kernel, how, rng=None) -> tuple[tiles.Stein, RadialK
             f"draws and scores go up to {largest:.1g} in units of the kernel's length_scale; rescale them to less than "
             f"{LARGEST:.0e}."
         )
-    return stein, kernel
+    return stein
 
 
 @one_blas_thread
@@ -65,12 +65,9 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
     if statistic not in ("V", "U"):
         raise ValueError(f'statistic must be "V" or "U", got {statistic!r}.')
     chains = merge_repeats(as_chains(draws, scores))
-    stein, _ = prepared(chains.draws, chains.scores, kernel, how)
+    stein = prepared(chains, kernel, how)
     n, weights = len(chains.draws), chains.weights
-    if weights is None:
-        total, weights = tiles.total(stein), np.ones(n)
-    else:
-        total = tiles.coordinate_sums(stein, weights).sum()
+    total = tiles.total(stein) if (weights == 1.0).all() else tiles.coordinate_sums(stein, weights).sum()
     if statistic == "V":
         return float(total / n**2)
     squares = weights**2
@@ -80,7 +77,6 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
 @one_blas_thread
 def stein_matrix(draws, scores, kernel=None, *, how: str = "straighten") -> np.ndarray:
     """Return the Stein kernel of all pairs, (n, n): for small n, where the matrix itself is wanted."""
-    chains = as_chains(draws, scores)
-    stein, _ = prepared(chains.draws, chains.scores, kernel, how)
-    n = len(chains.draws)
+    stein = prepared(as_chains(draws, scores), kernel, how)
+    n = len(stein.points)
     return tiles.fill(stein, slice(0, n), 0, np.empty((n, n)))

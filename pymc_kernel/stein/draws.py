@@ -20,7 +20,7 @@ class ScoredChains(NamedTuple):
     draws: np.ndarray  # (n, d)
     scores: np.ndarray  # (n, d)
     lengths: tuple[int, ...]  # of the chains
-    weights: np.ndarray | None = None  # (n,), of mean one; none where all are equal
+    weights: np.ndarray  # (n,), of mean one
 
 
 def as_chains(draws, scores, weights=None) -> ScoredChains:
@@ -33,13 +33,11 @@ def as_chains(draws, scores, weights=None) -> ScoredChains:
     """
     parts = []
     for name, values in (("draws", draws), ("scores", scores)):
-        if isinstance(values, np.ndarray) and values.ndim <= 3 and values.dtype != object:
-            chains = list(values) if values.ndim == 3 else [values]
-        elif isinstance(values, list | tuple) and values and np.ndim(values[0]) == 2:
-            chains = list(values)
+        if isinstance(values, np.ndarray):
+            is_chains = values.ndim == 3
         else:
-            chains = [np.asarray(values, dtype=float)]
-        chains = [np.asarray(c, dtype=float) for c in chains]
+            is_chains = isinstance(values, list | tuple) and values and np.ndim(values[0]) == 2
+        chains = [np.asarray(c, dtype=float) for c in (values if is_chains else [values])]
         chains = [c[:, None] if c.ndim == 1 else c for c in chains]
         if any(c.ndim != 2 or 0 in c.shape or c.shape[1] != chains[0].shape[1] for c in chains):
             raise ValueError(f"{name} must have shape (n, d) or (chain, draw, d), got {np.shape(values)}.")
@@ -47,23 +45,28 @@ def as_chains(draws, scores, weights=None) -> ScoredChains:
     if [c.shape for c in parts[0]] != [c.shape for c in parts[1]]:
         shapes = [[c.shape for c in chains] for chains in parts]
         raise ValueError(f"draws and scores must have the same shape, got {shapes[0]} and {shapes[1]}.")
-    joined = ScoredChains(np.concatenate(parts[0]), np.concatenate(parts[1]), tuple(len(c) for c in parts[0]))
-    if len(joined.draws) < 2:
+    joined, lengths = [np.concatenate(chains) for chains in parts], tuple(map(len, parts[0]))
+    if sum(lengths) < 2:
         raise ValueError("at least two draws are needed.")
-    for name, values in (("draws", joined.draws), ("scores", joined.scores)):
+    for name, values in zip(("draws", "scores"), joined, strict=True):
         bad = int((~np.isfinite(values)).any(axis=1).sum())
         if bad:
             raise ValueError(
                 f"{bad} of {len(values)} {name} are not finite: such draws lie outside the model's support, or the "
                 "gradient is not defined there. Find out why before you drop them."
             )
-    return joined if weights is None else joined._replace(weights=checked_weights(weights, joined.lengths))
+    return ScoredChains(*joined, lengths, checked_weights(weights, lengths))
 
 
 def checked_weights(weights, lengths: tuple[int, ...]) -> np.ndarray:
-    """Return weights (n,) with mean one, chains one after the other; raises ``ValueError`` for invalid ones."""
-    parts = weights if isinstance(weights, list | tuple) else [weights]
+    """Return weights (n,) with mean one, chains one after the other, ones for None.
+
+    Raises ``ValueError`` for invalid ones.
+    """
     size = sum(lengths)
+    if weights is None:
+        return np.ones(size)
+    parts = weights if isinstance(weights, list | tuple) else [weights]
     return size * as_weights(np.concatenate([np.ravel(part) for part in parts]), size)
 
 
@@ -74,14 +77,12 @@ def merge_repeats(chains: ScoredChains) -> ScoredChains:
     weights; its variance is that of as many terms as there are different draws. Scores of equal draws are averaged:
     they differ where variables that are not looked at do.
     """
-    n = len(chains.draws)
     _, first, index = np.unique(chains.draws, axis=0, return_index=True, return_inverse=True)
-    weights = np.ones(n) if chains.weights is None else chains.weights
-    if first.size == n and weights.min() > 0.0:
+    if first.size == len(chains.draws) and chains.weights.min() > 0.0:
         return chains
-    total = np.bincount(index.ravel(), weights)
+    total = np.bincount(index.ravel(), chains.weights)
     scores = np.zeros((first.size, chains.scores.shape[1]))
-    np.add.at(scores, index.ravel(), weights[:, None] * chains.scores)
+    np.add.at(scores, index.ravel(), chains.weights[:, None] * chains.scores)
     kept = np.argsort(first)
     kept = kept[total[kept] > 0.0]
     if kept.size < 2:
@@ -196,5 +197,5 @@ def thin_chains(chains: ScoredChains, thin: int) -> ScoredChains:
     """Return every ``thin``-th draw of each chain."""
     starts = np.cumsum((0, *chains.lengths))
     rows = np.concatenate([np.arange(start, stop, thin) for start, stop in pairwise(starts)])
-    weights = None if chains.weights is None else chains.weights[rows] / chains.weights[rows].mean()
-    return ScoredChains(chains.draws[rows], chains.scores[rows], tuple(-(-n // thin) for n in chains.lengths), weights)
+    lengths, weights = tuple(-(-n // thin) for n in chains.lengths), chains.weights[rows]
+    return ScoredChains(chains.draws[rows], chains.scores[rows], lengths, weights / weights.mean())

@@ -172,7 +172,7 @@ def ksd_test(
     if flip_probability == "auto":
         flip_probability = choose_flip_probability(chains.draws, chains.lengths, int(thin), chains.weights)
     chains = thin_chains(chains, int(thin))
-    stein, _ = prepared(chains.draws, chains.scores, kernel, how, rng)
+    stein = prepared(chains, kernel, how, rng)
     signs = sign_processes(rng, chains.lengths, num_replicates, flip_probability)
     signs = np.column_stack([np.ones(len(signs), dtype=signs.dtype), signs])  # first the draws as they are
     joint = np.maximum(quadratic_forms(stein, signs, chains.weights), 0.0)
@@ -180,14 +180,13 @@ def ksd_test(
     p_value, margin_p_values = corrected(joint, margins)
     parts, n = tiles.coordinate_sums(stein, chains.weights), len(chains.draws)
     unit = tiles.diagonal(stein._replace(scores=np.ones_like(stein.scores)))[0].sum()
-    squares = n if chains.weights is None else (chains.weights**2).sum()
     null = np.sqrt(joint[1:]) / n
     return KSDTest(
         ksd=float(np.sqrt(joint[0]) / n),
         p_value=p_value,
         null=null,
         null_quantiles=np.quantile(null, [0.05, 0.95]),
-        normal_ksd=float(np.sqrt(unit * squares) / n),
+        normal_ksd=float(np.sqrt(unit * (chains.weights**2).sum()) / n),
         shares=parts / parts.sum(),
         margins=margins[:, 0] if coordinates else None,
         margin_p_values=margin_p_values if coordinates else None,

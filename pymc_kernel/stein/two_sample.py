@@ -60,7 +60,7 @@ def mmd_squared(first, second, kernel=None, *, statistic: str = "V", rng=None) -
         raise ValueError(f'statistic must be "V" or "U", got {statistic!r}.')
     first, second = _both(first, second)
     n, m = len(first), len(second)
-    kernel = _resolved(kernel, first, second, rng)
+    kernel = _resolved(kernel, np.concatenate([first, second]), rng)
     ones, others = np.ones(n), np.ones(m)
     within = ones @ gram_times(kernel, first, ones, first), others @ gram_times(kernel, second, others, second)
     across = ones @ gram_times(kernel, first, others, second)
@@ -78,8 +78,7 @@ def _both(first, second):
     return first, second
 
 
-def _resolved(kernel, first, second, rng):
-    joined = np.concatenate([first, second])
+def _resolved(kernel, joined, rng):
     return (Gaussian("median") if kernel is None else kernel).resolve(joined, rng or np.random.default_rng(0))
 
 
@@ -129,21 +128,20 @@ def mmd_test(
     """
     check_settings(num_replicates, thin, flip_probability)
     rng = np.random.default_rng(0) if rng is None else rng
-    samples, lengths, thins, flips = [], [], [], []
+    samples, lengths, thins = [], [], []
     for name, values in (("first", first), ("second", second)):
         values = np.asarray(values, dtype=float)
         chains = [as_points(c, name) for c in (values if values.ndim == 3 else [values])]
-        edges = tuple(map(len, chains))
-        one = choose_thinning(np.concatenate(chains), edges) if thin == "auto" else int(thin)
+        one = choose_thinning(np.concatenate(chains), tuple(map(len, chains))) if thin == "auto" else int(thin)
         chains = [c[::one] for c in chains]
         samples.append(np.concatenate(chains))
-        lengths.append(tuple(len(c) for c in chains))
+        lengths.append(tuple(map(len, chains)))
         thins.append(one)
-        flips.append(choose_flip_probability(samples[-1], lengths[-1]))
-    flip = min(flips) if flip_probability == "auto" else flip_probability
+    is_auto = flip_probability == "auto"
+    flip = min(map(choose_flip_probability, samples, lengths)) if is_auto else flip_probability
     first, second = _both(*samples)
-    kernel = _resolved(kernel, first, second, rng)
     joined = np.concatenate([first, second])
+    kernel = _resolved(kernel, joined, rng)
     weights = np.concatenate([np.full(len(first), 1.0 / len(first)), np.full(len(second), -1.0 / len(second))])
     signs = sign_processes(rng, lengths[0] + lengths[1], num_replicates, flip).astype(float)
     for rows, own in ((slice(0, len(first)), lengths[0]), (slice(len(first), None), lengths[1])):
