@@ -37,7 +37,7 @@ class Expansion(NamedTuple):
 
 
 def radial_expansion(
-    kernel, points, coefficients, *, transform=None, center=None, directions=None, linear=None, quadratic=None
+    kernel, points, coefficients, *, center, linear, quadratic, transform=None, directions=None
 ) -> Expansion:
     """Return the expansion sum_j a_j k(x, X_j) + ... of a radial kernel.
 
@@ -50,32 +50,25 @@ def radial_expansion(
     coefficients : ndarray (m,)
     directions : ndarray (m, p), optional
         v in kernel coordinates of unit length scale.
-    linear, quadratic : ndarray (d,), (d, d), optional
-        About ``center``, 0 by default.
+    center, linear, quadratic : ndarray (d,), (d,), (d, d)
+        Of the quadratic part.
     """
-    center, *quadratic = _about(center, linear, quadratic, points.shape[1])
     transform = np.eye(points.shape[1]) if transform is None else transform
-    transform = kernel.inverse_length_scale(transform.shape[0])[:, None] * transform
-    points_t = np.ascontiguousarray(transform @ (points - center).T)
-    transform, coefficients = np.ascontiguousarray(transform), np.ascontiguousarray(coefficients, dtype=float)
-    along = np.empty((len(transform), 0)) if directions is None else np.ascontiguousarray(directions.T)
-    profile = kernel.family, *kernel.shape_parameters
-    return Expansion(*profile, center, transform, points_t, coefficients, along, np.empty(0), *quadratic)
+    transform = kernel.inverse_length_scale(len(transform))[:, None] * transform
+    directions_t = np.empty((len(transform), 0)) if directions is None else directions.T
+    arrays = center, transform, transform @ (points - center).T, coefficients, directions_t, np.empty(0)
+    return _of_arrays(kernel.family, *kernel.shape_parameters, *arrays, linear, quadratic)
 
 
-def _about(center, linear, quadratic, num_dims):
-    """Return the arrays of a quadratic about a center, zeros for None."""
-    shapes = (num_dims,), (num_dims,), (num_dims, num_dims)
-    pairs = zip((center, linear, quadratic), shapes, strict=True)
-    return [np.zeros(shape) if a is None else np.ascontiguousarray(a, dtype=float) for a, shape in pairs]
-
-
-def cosine_expansion(frequencies, phases, coefficients, *, linear=None, quadratic=None, center=None) -> Expansion:
+def cosine_expansion(frequencies, phases, coefficients, *, center, linear, quadratic) -> Expansion:
     """Return sum_j a_j cos(w_j . (x - center) + p_j) plus a quadratic; ``frequencies`` are (m, d)."""
-    center, *quadratic = _about(center, linear, quadratic, frequencies.shape[1])
-    frequencies, phases = np.ascontiguousarray(frequencies), np.ascontiguousarray(phases)
-    coefficients, none = np.ascontiguousarray(coefficients, dtype=float), np.empty((0, 0))
-    return Expansion(0, 1.0, 1.0, center, frequencies, none, coefficients, none, phases, *quadratic)
+    none = np.empty((0, 0))
+    return _of_arrays(0, 1.0, 1.0, center, frequencies, none, coefficients, none, phases, linear, quadratic)
+
+
+def _of_arrays(family, a, b, *arrays):
+    """Return the expansion of arrays as compiled code was compiled for them."""
+    return Expansion(family, a, b, *(np.ascontiguousarray(array, dtype=float) for array in arrays))
 
 
 def change_variables(expansion: Expansion, factor: np.ndarray, mean: np.ndarray) -> Expansion:

@@ -132,16 +132,6 @@ class Regression:
         depth = np.sqrt(self.depth_squared[rows])
         return Regression(self.whitened[rows], self.values[rows], depth, self.kernel)
 
-    def median_distance(self) -> float:
-        """Return the median distance of two points."""
-        return float(np.median(pdist(self.whitened)))
-
-    def _value_and_slope(self, squared):
-        a, b = self.kernel.shape_parameters
-        value, slope, curvature = np.empty((3, squared.size))
-        fill_derivatives(self.kernel.family, a, b, squared.ravel(), value, slope, curvature)
-        return value.reshape(squared.shape), slope.reshape(squared.shape)
-
     def _noise(self, hyper):
         return hyper.nugget + hyper.depth_noise * self.depth_squared
 
@@ -153,7 +143,10 @@ class Regression:
         """
         hyper = Hyperparameters.unpack(logs)
         scaled = self.whitened * hyper.inverse_length_scale
-        value, slope = self._value_and_slope(cdist(scaled, scaled, "sqeuclidean"))
+        squared = cdist(scaled, scaled, "sqeuclidean")
+        value, slope, curvature = np.empty((3, *squared.shape))
+        profile = self.kernel.family, *self.kernel.shape_parameters
+        fill_derivatives(*profile, squared.ravel(), value.ravel(), slope.ravel(), curvature.ravel())
         covariance = hyper.radial * value + hyper.quadratic * self.polynomial
         covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
         # All matrices are symmetric and have their rows one after the other; LAPACK takes rows for columns, and its
@@ -277,10 +270,9 @@ def learn_hyperparameters(
 ) -> Hyperparameters:
     """Return the hyperparameters with the largest marginal likelihood, length scales a priori near the distances."""
     d = data.num_dims
-    distance = data.median_distance() or 1.0
+    distance = float(np.median(pdist(data.whitened))) or 1.0
     typical = -math.log(distance)
     starts = [] if start is None else [start]
-    has_outputs = data.values.ndim == 2
     if start is None or search:
         starts += [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
         if noisy:
@@ -290,7 +282,7 @@ def learn_hyperparameters(
     prior_sd = _PRIOR_SD_NOISY if noisy else _PRIOR_SD
     radial = _BOUNDS_QUADRATIC if noisy else _BOUNDS_RADIAL
     bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
-    if has_outputs:  # their amplitudes stand for the radial part's
+    if data.values.ndim == 2:  # outputs: their amplitudes stand for the radial part's
         nugget = _BOUNDS_NUGGET_ESTIMATES if noisy else _BOUNDS_NUGGET_OUTPUTS
         bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, nugget, _BOUNDS_DEPTH]
 

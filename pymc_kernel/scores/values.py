@@ -43,12 +43,13 @@ class FittedValues(KernelExpansion):
     error : float
         Root mean square of the closed-form leave-one-out residuals, in units of the log density, where points
         near the mode count most.
+    has_trend : bool
+        Whether a quadratic was fitted first, as in many dimensions once there are enough values.
     """
 
     hyperparameters: Hyperparameters
     error: float
     has_trend: bool = False
-    """Whether a quadratic was fitted first, as in many dimensions once there are enough values."""
 
     @property
     def noise_sd(self) -> float:
@@ -99,16 +100,7 @@ class Values:
     @within_range
     @one_blas_thread
     def fit(
-        self,
-        points,
-        values,
-        rng=None,
-        *,
-        mean=None,
-        factor=None,
-        start=None,
-        search=True,
-        noisy=True,
+        self, points, values, rng=None, *, mean=None, factor=None, start=None, search=True, noisy=True
     ) -> FittedValues:
         """Return the surrogate learned from log-density values.
 
