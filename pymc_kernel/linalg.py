@@ -64,15 +64,6 @@ def whiten(points: np.ndarray, mean: np.ndarray, factor: np.ndarray) -> np.ndarr
     return np.ascontiguousarray(solve_triangular(factor, (points - mean).T, lower=True, check_finite=False).T)
 
 
-def mean_and_factor(points: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return the mean (d,) of the rows of ``points`` (n, d) and the lower factor (d, d) of their covariance.
-
-    None where the covariance is singular, as of points on a line.
-    """
-    factor = definite_cholesky(np.atleast_2d(np.cov(points.T, bias=True)))
-    return None if factor is None else (points.mean(axis=0), factor)
-
-
 def ridged_cholesky(covariance: np.ndarray) -> np.ndarray:
     """Return the lower Cholesky factor of a covariance (d, d) with a ridge: that of few draws has a factor, too."""
     return np.linalg.cholesky(covariance + np.diag(RIDGE * np.diag(covariance)))

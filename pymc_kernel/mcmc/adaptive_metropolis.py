@@ -15,7 +15,7 @@ from pymc_kernel.kernels.points import as_numbers, check_between
 from pymc_kernel.linalg import cholesky_update, definite_cholesky, lower_times
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc import noise
-from pymc_kernel.mcmc.metropolis import checked_start, metropolis_accept, robbins_monro_rate
+from pymc_kernel.mcmc.metropolis import checked_start, decided, metropolis_accept, robbins_monro_rate
 
 _ASYMMETRY = 1e-5  # of a given covariance, in units of its standard deviations
 
@@ -179,10 +179,7 @@ def step(
     proposal = propose(state.position, state.factor, scale, rng.standard_normal(state.position.size))
     proposed = log_density(proposal)
     accepted, probability = metropolis_accept(rng, proposed - state.log_density)
-    if accepted:
-        state = state._replace(position=proposal, log_density=proposed, rejections=0)
-    else:
-        state = state._replace(rejections=state.rejections + 1)
+    state = decided(state, accepted, position=proposal, log_density=proposed)
     return state, Info(accepted, probability, scale, proposal, proposed)
 
 

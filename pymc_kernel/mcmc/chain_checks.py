@@ -88,8 +88,6 @@ def _tail(ordered):
     """
     n = ordered.size
     num_tail = math.ceil(min(0.2 * n, 3.0 * math.sqrt(n)))
-    if n <= num_tail:
-        return None
     threshold = ordered[-num_tail - 1]
     excesses = ordered[-num_tail:] - threshold
     # Many draws at one position have equal weights: only what lies above the threshold is the tail.

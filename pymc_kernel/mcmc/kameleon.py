@@ -31,6 +31,7 @@ from pymc_kernel.mcmc.metropolis import (
     History,
     append,
     checked_start,
+    decided,
     empty_history,
     fits_between,
     metropolis_accept,
@@ -125,7 +126,8 @@ class State(NamedTuple):
 
     position: np.ndarray  # (d,)
     log_density: float
-    walk: walk.State  # the global random walk: the moves before the first fit, and the source of whitening
+    mean: np.ndarray  # (d,), running, of whitening
+    factor: np.ndarray  # (d, d), of the running covariance: of the random walk before the first fit, and of whitening
     fit: LocalFit | None
     whitened: np.ndarray  # (d,), z of the position under ``fit``
     local: np.ndarray  # (d, d), normalized M H M' at the position
@@ -138,15 +140,13 @@ class State(NamedTuple):
 
 def init(position, log_density: float, config: Config) -> State:
     """Return the first state; errors as in ``adaptive_metropolis.init``."""
-    position, log_density = checked_start(position, log_density)
-    d = position.size
+    settings = walk.Config(config.covariance, scale=config.scale, learn_scale=config.learn_scale, noisy=config.noisy)
+    first = walk.init(position, log_density, settings)
+    d = first.position.size
     if not isinstance(config.kernel.length_scale, str):
         config.kernel.inverse_length_scale(d)
-    first = walk.init(position, log_density, walk.Config(covariance=config.covariance, scale=config.scale, noisy=False))
-    known = noise_of.unmeasured(config.noisy, config.learn_scale)
     history = empty_history(_HISTORY_PER_POINT * config.num_basis, d)
-    nothing = np.zeros((d, d))
-    return State(position, log_density, first, None, np.zeros(d), nothing, history, first.log_scale, 0, known, 0)
+    return State(**first._asdict(), fit=None, whitened=np.zeros(d), local=np.zeros((d, d)), history=history)
 
 
 def relocate(state: State, position, log_density: float) -> State:
@@ -174,17 +174,14 @@ def step(
     scale = math.exp(state.log_scale)
     noise = rng.standard_normal(state.position.size)
     if state.fit is None:
-        proposal = walk.propose(state.position, state.walk.factor, scale, noise)
+        proposal = walk.propose(state.position, state.factor, scale, noise)
         whitened, local, log_ratio = state.whitened, state.local, 0.0
     else:
         gamma, nu = config.widths(scale * state.fit.unit)
         proposal, whitened, local, log_ratio = propose(state.whitened, state.local, state.fit, gamma, nu, noise)
     proposed = log_density(proposal)
     accepted, probability = metropolis_accept(rng, proposed - state.log_density + log_ratio)
-    if accepted:
-        state = state._replace(position=proposal, log_density=proposed, whitened=whitened, local=local, rejections=0)
-    else:
-        state = state._replace(rejections=state.rejections + 1)
+    state = decided(state, accepted, position=proposal, log_density=proposed, whitened=whitened, local=local)
     return state, Info(accepted, probability, scale, proposal, proposed)
 
 
@@ -196,15 +193,14 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     refresh happens after nine tenths of it, so that the scale settles; 0 for adaptation that goes on and vanishes.
     """
     d, t = state.position.size, state.iteration + 1
-    log_scale, shape = state.log_scale, state.walk
+    mean, factor, log_scale = state.mean, state.factor, state.log_scale
     if config.learn_scale:
         log_scale = walk.learn_scale(state, info.accept_prob, config.target_accept)
         log_scale = min(log_scale, math.log(config.largest_scale(d)))
     if config.whiten or state.fit is None:
-        mean, factor = walk.learn_shape(shape.mean, shape.factor, state.position, state.iteration)
-        shape = shape._replace(mean=mean, factor=factor)
+        mean, factor = walk.learn_shape(mean, factor, state.position, state.iteration)
     history = append(state.history, state.position)
-    state = state._replace(walk=shape, history=history, log_scale=log_scale, iteration=t)
+    state = state._replace(mean=mean, factor=factor, history=history, log_scale=log_scale, iteration=t)
     first, last = fits_between(d, num_tune)
     is_drawn = rng.random() * t < _REFRESH_RATE
     is_due = first <= t <= last and (is_drawn or t == last or state.fit is None)
@@ -217,7 +213,7 @@ def _shape(state):
     A chain under noise stays in place for dozens of draws, and the running moments of the walk, which weight the latest
     draws most, then rest on a few positions; instead all of the recent history has equal weights.
     """
-    running = state.walk.mean, state.walk.factor
+    running = state.mean, state.factor
     return shape_of(recent(state.history), running) if state.noise.is_noisy else running
 
 

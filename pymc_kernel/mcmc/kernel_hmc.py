@@ -29,7 +29,7 @@ import numpy as np
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
 from pymc_kernel.mcmc.adaptive_metropolis import relocate as relocate
-from pymc_kernel.mcmc.metropolis import History, append, checked_start, empty_history, fits_between, metropolis_accept
+from pymc_kernel.mcmc.metropolis import History, append, decided, empty_history, fits_between, metropolis_accept
 from pymc_kernel.mcmc.surrogate_fit import (
     NUM_EVALUATED,
     SurrogateFit,
@@ -126,9 +126,8 @@ class Info(NamedTuple):
 
 def init(position, log_density: float, config: Config) -> State:
     """Return the first state; errors as in ``adaptive_metropolis.init``."""
-    position, log_density = checked_start(position, log_density)
-    d = position.size
     first = walk.init(position, log_density, walk.Config(covariance=config.covariance, noisy=config.noisy))
+    position, log_density, d = first.position, first.log_density, first.position.size
     evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
     visited, arrival = empty_history(_NUM_VISITED, d), burn_in.Arrival(d)
     return State(position, log_density, first, evaluated, visited, arrival, np.zeros(2))
@@ -163,10 +162,7 @@ def step(
         proposed = log_density(place) if np.isfinite(place).all() else -math.inf
         gain = proposed - state.log_density + float(log_ratio)
         accepted, probability = metropolis_accept(rng, gain)
-    if accepted:
-        state = state._replace(position=place, log_density=proposed, rejections=0)
-    else:
-        state = state._replace(rejections=state.rejections + 1)
+    state = decided(state, accepted, position=place, log_density=proposed)
     away = to_unit(state.walk.factor, origin, place[None])[0] if probability > 0.0 else np.zeros(1)
     jump, weight = probability * float(away @ away), _log_weight(state)
     return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jump, weight)
@@ -221,9 +217,7 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     if state.arrival is not None and state.iteration >= _LONGEST_BURN_IN * num_tune:
         state = _end_burn_in(state)
     if due and state.arrival is None and state.num_learned >= _LEAST_LEARNED * state.position.size:
-        fit = refit(rng, [state], config)
-        if fit is not None:
-            state = with_fit(state, fit, config)
+        [state] = fit_together(rng, [state], config)
     return finish(state, config) if state.iteration == num_tune else state
 
 
@@ -293,9 +287,9 @@ def finish(state: State, config: Config) -> State:
     """
     if state.worth[1] < state.worth[0]:
         state = state._replace(walk_share=1.0)
-    d = state.position.size
     settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))
-    return state._replace(evaluated=empty_history(0, d + 1), walk=settled, is_weighed=not config.noisy)
+    evaluated = empty_history(0, state.position.size + 1)
+    return state._replace(evaluated=evaluated, walk=settled, is_weighed=not config.noisy)
 
 
 # -- several chains that learn together ------------------------------------------------------------------
@@ -324,9 +318,7 @@ def fit_together(rng: np.random.Generator, states: Sequence[State], config: Conf
     """Return the states with one surrogate and one shape of the walk learned from all; unchanged where that fails."""
     in_bulk = [s for s in states if s.arrival is None]
     fit = refit(rng, in_bulk, config) if in_bulk else None
-    if fit is None:
-        return list(states)
-    return [with_fit(s, fit, config) for s in states]
+    return [s if fit is None else with_fit(s, fit, config) for s in states]
 
 
 @one_blas_thread

@@ -128,11 +128,8 @@ class LocalPlaces(NamedTuple):
 def places_at(positions: np.ndarray, learned: LocalFit) -> LocalPlaces:
     """Return the local covariances at positions (n, d), on all cores."""
     found = LocalPlaces(positions.copy(), np.empty(positions.shape), np.empty((*positions.shape, positions.shape[1])))
-
-    def rows(start, stop):
-        _fill_local(*found, learned, start, stop)
-
-    over_row_blocks(rows, len(positions), float(learned.points_t.size))
+    work = float(learned.points_t.size)
+    over_row_blocks(lambda start, stop: _fill_local(*found, learned, start, stop), len(positions), work)
     return found
 
 

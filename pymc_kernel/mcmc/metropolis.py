@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.errors import NonFiniteStartError
-from pymc_kernel.linalg import mean_and_factor
+from pymc_kernel.linalg import definite_cholesky
 
 _LAST_FIT_SHARE = 0.9  # of tuning; in what is left the scale settles, and the moves of the last fit are measured
 _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
@@ -47,6 +47,11 @@ def metropolis_accept(rng: np.random.Generator, log_ratio: float) -> tuple[bool,
     return uniform < probability, probability
 
 
+def decided(state, accepted: bool, **proposed):
+    """Return the state of any transition with what was ``proposed``, or with one more rejection in a row."""
+    return state._replace(**proposed, rejections=0) if accepted else state._replace(rejections=state.rejections + 1)
+
+
 def robbins_monro_rate(iteration: int) -> float:
     """Return the gain (1 + t)^-0.6 of a stochastic approximation: not summable, squares summable."""
     return (1.0 + iteration) ** -0.6
@@ -82,15 +87,12 @@ def empty_history(capacity: int, num_dims: int) -> History:
 def append(history: History, position: np.ndarray) -> History:
     """Return the record with one more position; when it is full, every second one is dropped."""
     buffer, count, stride, skipped = history
-    if skipped + 1 < stride:
-        return History(buffer, count, stride, skipped + 1)
-    if count == buffer.shape[0]:
-        thinned = np.empty_like(buffer)
-        kept = buffer[1::2]
+    if skipped + 1 == stride and count == buffer.shape[0]:
+        thinned, kept = np.empty_like(buffer), buffer[1::2]
         thinned[: kept.shape[0]] = kept
         buffer, count, stride = thinned, kept.shape[0], 2 * stride
-        if skipped + 1 < stride:
-            return History(buffer, count, stride, skipped + 1)
+    if skipped + 1 < stride:
+        return History(buffer, count, stride, skipped + 1)
     buffer[count] = position
     return History(buffer, count + 1, stride, 0)
 
@@ -102,7 +104,11 @@ def recent(history: History, fraction: float = 2.0 / 3.0) -> np.ndarray:
 
 
 def shape_of(places: np.ndarray, otherwise: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean (d,) and covariance factor (d, d) of places (n, d), or ``otherwise`` where too few of them differ."""
+    """Return mean (d,) and lower covariance factor (d, d) of places (n, d).
+
+    Or ``otherwise`` where too few of them differ, or their covariance is singular, as on a line.
+    """
     if np.unique(places[:, 0]).size <= _ENOUGH_FOR_SHAPE * places.shape[1]:
         return otherwise
-    return mean_and_factor(places) or otherwise
+    factor = definite_cholesky(np.atleast_2d(np.cov(places.T, bias=True)))
+    return otherwise if factor is None else (places.mean(axis=0), factor)

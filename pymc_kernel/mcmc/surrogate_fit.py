@@ -106,17 +106,12 @@ def learn(
             estimator, quality = chosen.estimator, chosen.loss
         else:
             estimator, quality = previous.estimator, previous.quality
-        return Learned(_fit_scores(rng, estimator, whitened, mean, factor), estimator, quality)
+        distinct, repeats = np.unique(whitened, axis=0, return_counts=True)
+        expansion, inverse = estimator.fit(distinct, repeats, rng=rng).expansion, np.linalg.inv(factor)
+        surrogate = KernelExpansion(change_variables(expansion, inverse, -inverse @ mean))
+        return Learned(surrogate, estimator, quality)
     except (ValueError, np.linalg.LinAlgError):
         return None
-
-
-def _fit_scores(rng, estimator, whitened, mean, factor):
-    """Return a surrogate by score matching of draws factor^-1 (x - mean), in the coordinates of x."""
-    distinct, repeats = np.unique(whitened, axis=0, return_counts=True)
-    expansion = estimator.fit(distinct, repeats, rng=rng).expansion
-    inverse = np.linalg.inv(factor)
-    return KernelExpansion(change_variables(expansion, inverse, -inverse @ mean))
 
 
 def refined_shape(shape: Shape, learned: Learned) -> Shape:

@@ -127,7 +127,7 @@ def test_places_on_a_line_are_learned_from(rng):
         state = state._replace(history=ka.append(state.history, np.array([t, 3.0 * t])))
     state = ka.refresh(rng, state, config)
     assert state.fit is not None
-    np.testing.assert_array_equal(state.fit.factor, state.walk.factor)
+    np.testing.assert_array_equal(state.fit.factor, state.factor)
 
 
 def test_a_refresh_that_fails_keeps_what_was_learned(rng, monkeypatch):
