@@ -4,10 +4,9 @@ Every estimator is a frozen set of settings with ``fit(...)``, which returns wha
 arrays of points.
 """
 
+from pymc_kernel.scores.derivatives import FittedFull, Full, Nystrom
 from pymc_kernel.scores.expansion import KernelExpansion
-from pymc_kernel.scores.full import FittedFull, Full
 from pymc_kernel.scores.held_out import HeldOutScores, chain_folds, held_out_scores
-from pymc_kernel.scores.nystrom import Nystrom
 from pymc_kernel.scores.score_matching import Finite, Lite
 from pymc_kernel.scores.validation import Validation, cross_validate
 from pymc_kernel.scores.values import FittedValues, Hyperparameters, Values

@@ -208,18 +208,14 @@ class KernelExpansion:
     @within_range
     def log_density(self, x) -> np.ndarray:
         """Return the log density up to a constant at each row of ``x`` (n, d), shape (n,). O(n m d)."""
-        return self._values_and_scores(x)[0]
+        return self._values_and_scores(as_points(x, "x", num_dims=self.num_dims))[0]
 
     @within_range
     def score(self, x) -> np.ndarray:
         """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
-        return self._values_and_scores(x)[1]
-
-    def _points(self, x):
-        return as_points(x, "x", num_dims=self.num_dims)
+        return self._values_and_scores(as_points(x, "x", num_dims=self.num_dims))[1]
 
     def _values_and_scores(self, x):
-        x = self._points(x)
         e = self.expansion
         values, scores = np.empty(x.shape[0]), np.empty_like(x)
         over_row_blocks(

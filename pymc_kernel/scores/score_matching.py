@@ -129,7 +129,8 @@ class ScoreMatching:
         """
         x, weights = checked_sample(x, weights)
         estimator, basis = self.prepare(x, rng)
-        curvature, slope, base = estimator.system(x, weights, basis)
+        base = base_measure(self.base, x, weights)
+        curvature, slope = estimator.system(x, weights, basis, base)
         coefficients = regularized_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularization)
         return estimator.assemble(coefficients, basis, base)
 
@@ -184,10 +185,9 @@ class Finite(ScoreMatching):
         """Return the estimator with ``size`` coefficients at most, in any number of dimensions."""
         return replace(self, num_features=min(self.num_features, size))
 
-    def system(self, x, weights, basis, base=None):
-        """Return C (m, m), b (m,) and the base measure. With S = sin(x W' + p), C = 2 / m (W W') o (S' diag(w) S)."""
+    def system(self, x, weights, basis, base):
+        """Return C (m, m) and b (m,). With S = sin(x W' + p), C = 2 / m (W W') o (S' diag(w) S)."""
         frequencies, phases = basis
-        base = base_measure(self.base, x, weights) if base is None else base
         angles = x @ frequencies.T + phases
         sines = np.sin(angles)
         scale = np.sqrt(2.0 / len(phases))
@@ -195,7 +195,7 @@ class Finite(ScoreMatching):
         slope += scale * (weights @ (sines * (base.score(x) @ frequencies.T)))
         weighted = sines * np.sqrt(weights)[:, None]
         curvature = scale**2 * (frequencies @ frequencies.T) * (weighted.T @ weighted)
-        return curvature, slope, base
+        return curvature, slope
 
     def assemble(self, theta, basis, base) -> KernelExpansion:
         """Return the surrogate with these coefficients."""
@@ -251,14 +251,13 @@ class Lite(ScoreMatching):
         """Return R, or None for the identity."""
         return None if self.penalty == "l2" else self.kernel(basis)
 
-    def system(self, x, weights, basis, base=None):
-        """Return C (m, m), b (m,) and the base measure.
+    def system(self, x, weights, basis, base):
+        """Return C (m, m) and b (m,).
 
         With P = 2 phi' and u = x / l^2, grad k(x, Y_j) = P_j (u - u_j), so that C = A'B + B'A + (A'A) o (U U') for
         A = sqrt(w) P and B = A o (|u|^2 / 2 - u . u_j): one product and one symmetric one, whatever d is.
         """
         d = x.shape[1]
-        base = base_measure(self.base, x, weights) if base is None else base
         inverse_square = self.kernel.inverse_length_scale(d) ** 2
         center = basis.mean(axis=0)
         u, u_basis = (x - center) * inverse_square, (basis - center) * inverse_square
@@ -282,7 +281,7 @@ class Lite(ScoreMatching):
         square = first.T @ first
         square *= u_basis @ u_basis.T
         curvature += square
-        return curvature, slope, base
+        return curvature, slope
 
     def assemble(self, coefficients, basis, base) -> KernelExpansion:
         """Return the surrogate with these coefficients."""

@@ -93,7 +93,7 @@ def cross_validate(
         candidate, basis = candidate.prepare(x, np.random.default_rng(seed))
         with np.errstate(over="ignore", invalid="ignore"):
             penalty = candidate.penalty_matrix(basis)
-            systems = [candidate.system(x[f], weights[f] / weights[f].sum(), basis, base)[:2] for f in folds]
+            systems = [candidate.system(x[f], weights[f] / weights[f].sum(), basis, base) for f in folds]
             losses[row] = _path(systems, [weights[f].sum() for f in folds], penalty, regularizations)
     losses[np.isnan(losses)] = np.inf
     if not np.isfinite(losses).any():

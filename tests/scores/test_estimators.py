@@ -61,7 +61,7 @@ def test_regularized_objective_is_stationary_at_the_fit(estimator, sample, rng):
     fitted = estimator.fit(x, weights, rng=np.random.default_rng(1))
     base = base_measure(estimator.base, x, weights / weights.sum())
     penalty = prepared.penalty_matrix(basis)
-    curvature, slope, _ = prepared.system(x, weights / weights.sum(), basis)
+    curvature, slope = prepared.system(x, weights / weights.sum(), basis, base)
     size = len(slope)
     penalty = np.eye(size) if penalty is None else penalty
     best = np.linalg.solve(curvature + estimator.regularization * penalty, slope)
@@ -99,7 +99,8 @@ def test_full_objective_is_stationary(sample, rng):
 
 def fitted_on(basis, estimator, x, weights):
     """Return the surrogate of an estimator with a numeric length scale in the span of this basis."""
-    curvature, slope, base = estimator.system(x, weights / weights.sum(), basis)
+    base = base_measure(estimator.base, x, weights / weights.sum())
+    curvature, slope = estimator.system(x, weights / weights.sum(), basis, base)
     penalty = estimator.penalty_matrix(basis)
     return estimator.assemble(regularized_solve(curvature, slope, penalty, estimator.regularization), basis, base)
 
@@ -162,7 +163,7 @@ def test_cross_validation_is_held_out_loss_of_separate_fits(estimator, rng):
         for j, strength in enumerate(settings["regularizations"]):
             for fold in np.array_split(np.arange(40), 4):
                 rest = np.setdiff1d(np.arange(40), fold)
-                curvature, slope, _ = candidate.system(x[rest], np.full(30, 1 / 30), basis, base)
+                curvature, slope = candidate.system(x[rest], np.full(30, 1 / 30), basis, base)
                 penalized = curvature + strength * (np.eye(len(slope)) if penalty is None else penalty)
                 fitted = candidate.assemble(np.linalg.solve(penalized, slope), basis, base)
                 nothing = candidate.assemble(np.zeros(len(slope)), basis, base)
@@ -180,7 +181,9 @@ def test_cross_validation_is_limited_in_coefficients(estimator, rng):
     """A basis point of the Nystroem estimator has a coefficient in each of 50 dimensions."""
     x = rng.normal(size=(300, 50))
     limited, basis = estimator.limited(200, 50).prepare(x, rng)
-    assert 150 <= len(limited.system(x, np.full(300, 1 / 300), basis)[1]) <= 200
+    weights = np.full(300, 1 / 300)
+    slope = limited.system(x, weights, basis, base_measure("gaussian", x, weights))[1]
+    assert 150 <= len(slope) <= 200
 
 
 # -- errors ------------------------------------------------------------------------------------------------
