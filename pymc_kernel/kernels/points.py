@@ -137,10 +137,8 @@ def median_distance(points, rng: np.random.Generator | None = None, max_points: 
     -----
     Time and memory O(min(n, max_points)^2): 4 MB at the default size.
     """
-    points = as_numbers(points, "points")
-    if points.ndim == 1:
-        points = points[:, None]
-    if points.ndim != 2 or points.shape[0] < 2:
+    points = as_points(points, finite=False)
+    if points.shape[0] < 2:
         raise ValueError(f"points must have shape (n, d) with n >= 2, got {points.shape}.")
     if points.shape[0] > max_points:
         if rng is None:

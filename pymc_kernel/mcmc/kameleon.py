@@ -30,7 +30,6 @@ from pymc_kernel.mcmc.local_proposal import LocalFit, fit, local_at, propose
 from pymc_kernel.mcmc.metropolis import (
     History,
     append,
-    checked_start,
     decided,
     empty_history,
     fits_between,
@@ -151,10 +150,9 @@ def init(position, log_density: float, config: Config) -> State:
 
 def relocate(state: State, position, log_density: float) -> State:
     """Return the state moved to ``position`` with its log density; everything learned is kept."""
-    position, log_density = checked_start(position, log_density, state.position.size)
-    same_place = np.array_equal(position, state.position)
-    state = state._replace(position=position, log_density=log_density)
-    return state if same_place or state.fit is None else with_fit(state, state.fit)
+    moved = walk.relocate(state, position, log_density)
+    same_place = np.array_equal(moved.position, state.position)
+    return moved if same_place or state.fit is None else with_fit(moved, state.fit)
 
 
 def with_fit(state: State, learned: LocalFit) -> State:
@@ -207,29 +205,23 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     return refresh(rng, state, config) if is_due else state
 
 
-def _shape(state):
-    """Return mean and factor of the coordinates for the next fit.
-
-    A chain under noise stays in place for dozens of draws, and the running moments of the walk, which weight the latest
-    draws most, then rest on a few positions; instead all of the recent history has equal weights.
-    """
-    running = state.mean, state.factor
-    return shape_of(recent(state.history), running) if state.noise.is_noisy else running
-
-
 @one_blas_thread
 def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
     """Return the state with a proposal learned from a fresh random subsample of the history.
 
     Where the history holds too few distinct positions (below 2 d + 3), or the fit fails, the earlier proposal is kept.
     """
-    candidates = recent(state.history)
+    candidates, shape = recent(state.history), (state.mean, state.factor)
+    if state.noise.is_noisy:
+        # A chain under noise stays in place for dozens of draws, and the running moments, which weight the latest draws
+        # most, then rest on a few positions; instead all of the recent history has equal weights.
+        shape = shape_of(candidates, shape)
     if candidates.shape[0] > config.num_basis:
         candidates = candidates[rng.choice(candidates.shape[0], size=config.num_basis, replace=False)]
     if np.unique(candidates, axis=0).shape[0] < 2 * candidates.shape[1] + 3:
         return state
     try:
-        learned = fit(candidates, *_shape(state), config, rng)
-    except (ValueError, np.linalg.LinAlgError):
+        learned = fit(candidates, *shape, config, rng)
+    except ValueError:  # of SciPy and NumPy, too: a LinAlgError is one
         return state
     return with_fit(state, learned)

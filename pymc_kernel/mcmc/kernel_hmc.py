@@ -234,14 +234,13 @@ def learn_from(state: State, info: Info, config: Config) -> State:
 
 def _learn_shape(state, info, config):
     """Return the state with the walk and the visited positions updated by one draw in the bulk."""
-    past = state.walk
-    mean, factor = walk.learn_shape(past.mean, past.factor, state.position, state.num_learned)
-    log_scale, walks = past.log_scale, past.iteration
+    shape = state.walk
+    mean, factor = walk.learn_shape(shape.mean, shape.factor, state.position, state.num_learned)
     if info.move == WALK:
-        log_scale = walk.learn_scale(past, info.accept_prob, config.target_accept)
-        walks += 1
+        log_scale = walk.learn_scale(shape, info.accept_prob, config.target_accept)
+        shape = shape._replace(log_scale=log_scale, iteration=shape.iteration + 1)
     return state._replace(
-        walk=past._replace(mean=mean, factor=factor, log_scale=log_scale, iteration=walks),
+        walk=shape._replace(mean=mean, factor=factor),
         visited=append(state.visited, state.position),
         num_learned=state.num_learned + 1,
     )
@@ -262,14 +261,12 @@ def _burn_in_draw(state, info, config):
 
 def _end_burn_in(state):
     """Return the state after burn-in, which is forgotten except for the size of its last steps."""
-    d = state.position.size
-    past = state.walk
+    past, best = state.walk, walk.optimal_scale(state.position.size)
     # From now on the factor is that of the posterior's covariance, of which the best steps are a known multiple.
-    size = math.exp(past.log_scale) / walk.optimal_scale(d)
-    shape = past._replace(
-        mean=state.position, factor=size * past.factor, log_scale=math.log(walk.optimal_scale(d)), iteration=0
-    )
-    return state._replace(walk=shape, visited=append(empty_history(_NUM_VISITED, d), state.position), arrival=None)
+    size = math.exp(past.log_scale) / best
+    shape = past._replace(mean=state.position, factor=size * past.factor, log_scale=math.log(best), iteration=0)
+    visited = append(empty_history(_NUM_VISITED, state.position.size), state.position)
+    return state._replace(walk=shape, visited=visited, arrival=None)
 
 
 def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:

@@ -138,11 +138,8 @@ def propose_all(
 ) -> tuple[LocalPlaces, np.ndarray]:
     """Return a proposal x' for every place x, and log q(x | x') - log q(x' | x), on all cores."""
     proposed, log_ratio = LocalPlaces(*(np.empty_like(part) for part in places)), np.empty(len(noise))
-
-    def rows(start, stop):
-        _fill_proposals(*places[1:], learned, gamma, nu, noise, *proposed, log_ratio, start, stop)
-
-    over_row_blocks(rows, len(noise), float(learned.points_t.size))
+    arrays, work = (*places[1:], learned, gamma, nu, noise, *proposed, log_ratio), float(learned.points_t.size)
+    over_row_blocks(lambda start, stop: _fill_proposals(*arrays, start, stop), len(noise), work)
     return proposed, log_ratio
 
 

@@ -100,7 +100,6 @@ def learn(
             )  # fmt: skip
             return Learned(surrogate, estimator, surrogate.error)
         whitened = whiten(draws, mean, factor)
-        quality = math.nan
         if search or previous is None:
             chosen = cross_validate(estimator, whitened[:: -(-len(whitened) // _VALIDATION)], rng=rng)
             estimator, quality = chosen.estimator, chosen.loss

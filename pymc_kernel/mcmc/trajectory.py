@@ -33,16 +33,13 @@ def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansio
     n = len(positions)
     ends, last = np.empty(positions.shape), np.empty(positions.shape)
     values, firsts = np.empty(n), np.empty(n)
-
-    def block(start, stop):
-        _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, start, stop, ends, values, firsts, last)
-
-    over_row_blocks(block, n, work_per_chain)
+    arrays = positions, momenta, uniforms, lengths, step_sizes, expansion, ends, values, firsts, last
+    over_row_blocks(lambda start, stop: _chains(*arrays, start, stop), n, work_per_chain)
     return ends, values, firsts, last
 
 
 @compiled
-def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, start, stop, ends, values, firsts, last):
+def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, ends, values, firsts, last, start, stop):
     # One loop for all: the compiler optimizes the surrogate's formula again for every function that it is called
     # through, which takes most of a second.
     d = positions.shape[1]

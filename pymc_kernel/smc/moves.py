@@ -121,9 +121,7 @@ class Walk(Scaled):
     def fit(self, rng, particles: Evaluated, evaluated, inverse_temperature, learned: Shape | None, shared=None):
         """Return the shape of the particles, equally weighted."""
         d = particles.positions.shape[1]
-        mean, factor = np.zeros(d), np.eye(d)
-        if self.learn_covariance:
-            mean, factor = covariance_factor(particles.positions)
+        mean, factor = covariance_factor(particles.positions) if self.learn_covariance else (np.zeros(d), np.eye(d))
         if learned is None:
             return Shape(mean, factor, math.log(optimal_scale(d) if self.scale is None else self.scale), 0)
         return learned._replace(mean=mean, factor=factor)

@@ -163,16 +163,14 @@ def step(
     log_proposal = logsumexp(joint, axis=1)
     log_weights = np.asarray(log_density(positions), dtype=float) - log_proposal
     log_weights[~(log_weights < np.inf)] = -np.inf
+    shares = state.shares
     if (log_weights > -np.inf).any():
         earned = normalized(log_weights) @ np.exp(joint - log_proposal[:, None])
         shares = np.maximum(earned, _SAFE_SHARE)
         shares /= shares.sum()
-        evidence = log_mean_exp(log_weights)
-    else:
-        shares, evidence = state.shares, -math.inf
     info = Info(
         effective_share(log_weights),
-        evidence,
+        log_mean_exp(log_weights),
         float(np.sqrt((solve_triangular(factor, drift.T, lower=True) ** 2).sum(axis=0)).mean()),
         float(state.shares @ np.array(_SCALES)),
     )

@@ -152,8 +152,7 @@ def controlled_expectation(
         raise ValueError(f"values must have one row for each of the {n} draws, got shape {values.shape}.")
     if not np.isfinite(values).all():
         raise ValueError("values must be finite.")
-    if num_basis < 1:
-        raise ValueError(f"num_basis must be at least 1, got {num_basis!r}.")
+    check_whole(num_basis=num_basis)
     stein = prepared(chains, kernel, how)
     basis = np.unique(np.linspace(0, n - 1, min(n, num_basis)).astype(int))
     full = tiles.fill(stein, basis, 0, np.empty((len(basis), n))).T  # draws and basis, (n, m)
