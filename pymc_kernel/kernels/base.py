@@ -28,7 +28,7 @@ def _within_range(values):
 
 
 @compiled
-def _radial_block(points, others_t, inverse_length_scale, family, a, b, order, start, stop, out):
+def _radial_block(points, others_t, inverse_length_scale, family, a, b, order, out, start, stop):
     for i in range(start, stop):
         radial_row(points[i], others_t, inverse_length_scale, out[i])
         fill_profile(family, a, b, order, out[i], out[i])
@@ -172,13 +172,9 @@ class RadialKernel(Kernel):
     def profile_matrix(self, x, y, order) -> np.ndarray:
         """See :meth:`Kernel.profile_matrix`; of scaled squared distances or of scaled products."""
         inverse = self.inverse_length_scale(x.shape[1])
-        y_t = np.ascontiguousarray(y.T)
-        out = np.empty((x.shape[0], y.shape[0]))
-
-        def fill(start, stop):
-            _radial_block(x, y_t, inverse, self.family, *self.shape_parameters, order, start, stop, out)
-
-        over_row_blocks(fill, x.shape[0], y.shape[0] * (x.shape[1] + 10))
+        out = np.empty((len(x), len(y)))
+        arrays = x, np.ascontiguousarray(y.T), inverse, self.family, *self.shape_parameters, order, out
+        over_row_blocks(lambda start, stop: _radial_block(*arrays, start, stop), len(x), len(y) * (x.shape[1] + 10))
         return out
 
 

@@ -161,9 +161,8 @@ def open_ends(
     for j in np.argsort(jumps)[:NUM_COORDINATES]:
         for sign in (1, -1):
             open_along = [s for s in _NEIGHBORHOODS if ratio_beyond(j, sign, s, _NUM_SHIFTED)[0] > HALF_WAY]
-            if not open_along:
-                continue
-            ratio, end = max(ratio_beyond(j, sign, share, NUM_JUDGED) for share in open_along)
+            judged = [ratio_beyond(j, sign, share, NUM_JUDGED) for share in open_along]
+            ratio, end = max(judged, default=(0.0, np.nan))
             if ratio > HALF_WAY:
                 found.append(OpenEnd(int(j), end, ratio))
     return found

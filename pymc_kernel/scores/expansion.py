@@ -218,9 +218,6 @@ class KernelExpansion:
     def _values_and_scores(self, x):
         e = self.expansion
         values, scores = np.empty(x.shape[0]), np.empty_like(x)
-        over_row_blocks(
-            lambda start, stop: rows_value_and_score(x, e, start, stop, values, scores),
-            x.shape[0],
-            3.0 * e.coefficients.size * x.shape[1],
-        )
+        work = 3.0 * e.coefficients.size * x.shape[1]
+        over_row_blocks(lambda start, stop: rows_value_and_score(x, e, start, stop, values, scores), len(x), work)
         return values, scores

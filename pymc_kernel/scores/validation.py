@@ -122,12 +122,11 @@ def _path(systems, shares, penalty, regularizations):
     total_curvature = sum(s * c for s, (c, _) in zip(shares, systems, strict=True))
     total_slope = sum(s * b for s, (_, b) in zip(shares, systems, strict=True))
     losses = np.zeros(len(regularizations))
-    if not (np.isfinite(total_curvature).all() and np.isfinite(total_slope).all()):
+    size = 1.0 if penalty is None else np.trace(penalty)
+    if not (np.isfinite(total_curvature).all() and np.isfinite(total_slope).all() and 0.0 < size < np.inf):
         return np.full(len(regularizations), np.nan)
     if penalty is not None:
-        if not 0.0 < np.trace(penalty) < np.inf:
-            return np.full(len(regularizations), np.nan)
-        penalty = penalty + 1e-10 * np.trace(penalty) / len(penalty) * np.eye(len(penalty))
+        penalty = penalty + 1e-10 * size / len(penalty) * np.eye(len(penalty))
     for share, (curvature, slope) in zip(shares, systems, strict=True):
         rest = (total_curvature - share * curvature) / (1.0 - share)
         values, vectors = eigh(rest, penalty)

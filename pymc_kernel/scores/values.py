@@ -159,15 +159,10 @@ class Values:
         quadratic = scaled / d * (whitened[pivots].T * weights) @ whitened[pivots] + trend[2]
         inverse = np.linalg.inv(factor)
         kept, coefficients = data.take(pivots).compress(hyper, weights)
-        expansion = radial_expansion(
-            data.kernel,
-            points[pivots[kept]],
-            coefficients,
-            transform=hyper.inverse_length_scale[:, None] * inverse,
-            center=mean,
-            linear=inverse.T @ linear,
-            quadratic=inverse.T @ quadratic @ inverse,
-        )
+        polynomial = {"center": mean, "linear": inverse.T @ linear, "quadratic": inverse.T @ quadratic @ inverse}
+        transform = hyper.inverse_length_scale[:, None] * inverse
+        carrying = points[pivots[kept]]
+        expansion = radial_expansion(data.kernel, carrying, coefficients, **polynomial, transform=transform)
         error = unit * small.leave_one_out_error(hyper)
         return FittedValues(scaled_expansion(expansion, unit), hyper, error, has_trend)
 

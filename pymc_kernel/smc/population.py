@@ -168,12 +168,9 @@ def step(
         earned = normalized(log_weights) @ np.exp(joint - log_proposal[:, None])
         shares = np.maximum(earned, _SAFE_SHARE)
         shares /= shares.sum()
-    info = Info(
-        effective_share(log_weights),
-        log_mean_exp(log_weights),
-        float(np.sqrt((solve_triangular(factor, drift.T, lower=True) ** 2).sum(axis=0)).mean()),
-        float(state.shares @ np.array(_SCALES)),
-    )
+    length = np.sqrt((solve_triangular(factor, drift.T, lower=True) ** 2).sum(axis=0)).mean()
+    measures = effective_share(log_weights), log_mean_exp(log_weights), float(length)
+    info = Info(*measures, float(state.shares @ np.array(_SCALES)))
     positions = np.concatenate([state.positions, positions])
     log_weights = np.concatenate([state.log_weights, log_weights])
     # Ancestors come from all draws so far, which have weights for the same target.

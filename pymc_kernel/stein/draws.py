@@ -179,15 +179,11 @@ def choose_thinning(
     limit = max(1, int(min(lengths) * _LARGEST_LAG_SHARE))
     lag, step = 1, 1
     while lag < limit and correlation(lag) >= largest:
-        step = lag
-        lag = min(2 * lag, limit)
+        step, lag = lag, min(2 * lag, limit)
     # The correlation falls below ``largest`` somewhere in (step, lag]; bisection, as if it were monotone.
     while lag - step > 1:
         middle = (lag + step) // 2
-        if correlation(middle) >= largest:
-            step = middle
-        else:
-            lag = middle
+        step, lag = (middle, lag) if correlation(middle) >= largest else (step, middle)
     return lag
 
 

@@ -28,11 +28,7 @@ def _advance(stein, last, start, stop, objective):
             row += block[0]
         least = row.min()  # in vector registers; looking for the place is not
         if least < smallest:
-            smallest = least
-            for j in range(tiles.TILE):
-                if row[j] == least:
-                    best = t * tiles.TILE + j
-                    break
+            best, smallest = t * tiles.TILE + row.argmin(), least
     return best, smallest
 
 
