@@ -155,9 +155,8 @@ def along(
     Also the log ratios (n,) of the surrogate, before to after, and the numbers of leapfrog steps (n,).
     """
     here = to_unit(fit.factor, fit.mean, positions)
-    ends, values, firsts, steps = random_chains(
-        rng, here, fit.chain_length, fit.step_size, fit.num_steps, fit.expansion
-    )
+    settings = fit.chain_length, fit.step_size, fit.num_steps, fit.expansion
+    ends, values, firsts, steps = random_chains(rng, here, *settings)
     with np.errstate(over="ignore", invalid="ignore"):  # trajectories that diverged
         return _from_unit(fit.factor, fit.mean, ends), firsts - values, steps
 

@@ -118,7 +118,7 @@ class Regression:
     def __init__(self, whitened, values, depth, kernel):
         self.whitened = whitened
         self.values = values
-        self.depth_squared = depth**2
+        self.depth = depth
         self.kernel = replace(kernel, length_scale=1.0)
         self.num_dims = whitened.shape[1]
 
@@ -129,11 +129,10 @@ class Regression:
 
     def take(self, rows):
         """Return the part with these rows."""
-        depth = np.sqrt(self.depth_squared[rows])
-        return Regression(self.whitened[rows], self.values[rows], depth, self.kernel)
+        return Regression(self.whitened[rows], self.values[rows], self.depth[rows], self.kernel)
 
     def _noise(self, hyper):
-        return hyper.nugget + hyper.depth_noise * self.depth_squared
+        return hyper.nugget + hyper.depth_noise * self.depth**2
 
     def negative_log_marginal(self, logs):
         """Return the negative log marginal likelihood and its gradient by the logarithms; O(n^3).
@@ -177,7 +176,7 @@ class Regression:
         quadratic = hyper.quadratic * np.vdot(gain, self.polynomial)
         diagonal = np.diag(gain)
         nugget = hyper.nugget * diagonal.sum()
-        depth = hyper.depth_noise * (diagonal @ self.depth_squared)
+        depth = hyper.depth_noise * (diagonal @ self.depth**2)
         return negative, np.concatenate([4.0 * spread, [radial, quadratic, nugget, depth]])
 
     def regress(self, hyper, num_basis) -> tuple[np.ndarray, np.ndarray]:
@@ -194,7 +193,7 @@ class Regression:
             return covariance_of(hyper, self.kernel, self.whitened, self.whitened[p])
 
         # Where the density is nearly zero, more of the prior variance may be left.
-        tolerance = _LEFT_OVER * np.exp(0.5 * np.minimum(np.sqrt(self.depth_squared), 40.0))
+        tolerance = _LEFT_OVER * np.exp(0.5 * np.minimum(self.depth, 40.0))
         factor, pivots = pivoted_cholesky(diagonal, columns, num_basis, tolerance)
         # F' N^-1 F as the product of one matrix with itself: half the work.
         scaled = factor / np.sqrt(noise)[:, None]
@@ -234,7 +233,7 @@ class Regression:
         covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
         inverse = cho_solve((_definite(covariance), True), np.eye(self.values.size))
         residuals = (inverse @ self.values) / np.diag(inverse)
-        return float(np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * np.sqrt(self.depth_squared)))))
+        return float(np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * self.depth))))
 
 
 def variance_of(hyper: Hyperparameters, z: np.ndarray) -> np.ndarray:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.mcmc.local_proposal import LocalPlaces
-from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Proposals, Walk
+from pymc_kernel.smc.moves import Evaluated, Moves, Proposals
 
 
 class Fitted(NamedTuple):
@@ -56,7 +56,7 @@ def descend(edges: np.ndarray, ancestors: np.ndarray, num_folds: int) -> np.ndar
 
 def fit(
     rng: np.random.Generator,
-    moves: Walk | Kameleon | Hamiltonian,
+    moves: Moves,
     particles: Evaluated,
     evaluated: Evaluated,
     inverse_temperature: float,
@@ -79,9 +79,7 @@ def fit(
     return Fitted(edges, tuple(fits))
 
 
-def propose(
-    rng: np.random.Generator, moves: Walk | Kameleon | Hamiltonian, positions: np.ndarray, fitted: Fitted
-) -> Proposals:
+def propose(rng: np.random.Generator, moves: Moves, positions: np.ndarray, fitted: Fitted) -> Proposals:
     """Return a proposal for every particle by the moves of its fold."""
     stretches = zip(pairwise(fitted.edges), fitted.learned, strict=True)
     parts = [moves.propose(rng, positions[start:stop], learned) for (start, stop), learned in stretches]
@@ -91,9 +89,7 @@ def propose(
     return Proposals(*map(np.concatenate, arrays), joined or None)
 
 
-def adapt(
-    moves: Walk | Kameleon | Hamiltonian, fitted: Fitted, proposals: Proposals, accept_prob: np.ndarray
-) -> Fitted:
+def adapt(moves: Moves, fitted: Fitted, proposals: Proposals, accept_prob: np.ndarray) -> Fitted:
     """Return what was learned after a move of all particles: all folds follow the acceptance of all.
 
     The scale is one number, and learning it from the particles that it moves has not measurably biased the evidence.

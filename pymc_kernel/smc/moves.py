@@ -284,3 +284,6 @@ class Hamiltonian:
     def scale_of(self, learned: HamiltonianFit) -> float:
         """Return the step size, or the scale of the walk where there is no surrogate."""
         return learned.fit.step_size if learned.fit is not None else self.walk.scale_of(learned.walk)
+
+
+type Moves = Walk | Kameleon | Hamiltonian

@@ -17,7 +17,7 @@ from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.mcmc.surrogate_fit import NUM_EVALUATED
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds
-from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Kameleon, Walk, largest_correlation
+from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Moves, largest_correlation
 from pymc_kernel.smc.weights import log_mean_exp, next_temperature, normalized, resample
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
@@ -50,7 +50,7 @@ class Config:
         evidence of few particles is too large.
     """
 
-    moves: Walk | Kameleon | Hamiltonian = field(default_factory=Hamiltonian)
+    moves: Moves = field(default_factory=Hamiltonian)
     threshold: float = 0.5
     schedule: tuple[float, ...] | None = None
     min_moves: int = 4

@@ -230,9 +230,8 @@ def total(stein: Stein) -> float:
     return float(_over_tiles(stein, lambda rows, out: np.copyto(out, _sum_of_rows(stein, rows)), 1)[0])
 
 
-def coordinate_sums(stein: Stein, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return the sum over all pairs of each coordinate's part of the Stein kernel, (d,); weights (n,) or none."""
-    weights = np.ones(len(stein.points)) if weights is None else weights
+def coordinate_sums(stein: Stein, weights: np.ndarray) -> np.ndarray:
+    """Return the sum over all pairs of each coordinate's part of the Stein kernel, (d,), with weights (n,)."""
     d = stein.points.shape[1]
     return _over_tiles(stein, lambda rows, out: _coordinate_sums_of_rows(stein, weights, rows, out), d)
 

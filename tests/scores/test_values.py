@@ -35,7 +35,7 @@ def test_gradient_of_the_marginal_likelihood(kernel, rng):
 
 def test_marginal_likelihood_and_leave_one_out_by_dense_matrices(rng):
     data = some_data(rng, K.Gaussian(), n=20)
-    noise = HYPER.nugget + HYPER.depth_noise * data.depth_squared
+    noise = HYPER.nugget + HYPER.depth_noise * data.depth**2
     covariance = slow_scores.prior_covariance(data.whitened, data.whitened, HYPER) + np.diag(noise)
     expected = 0.5 * data.values @ np.linalg.solve(covariance, data.values) + 0.5 * np.linalg.slogdet(covariance)[1]
     assert data.negative_log_marginal(HYPER.pack())[0] == pytest.approx(expected)
@@ -44,7 +44,7 @@ def test_marginal_likelihood_and_leave_one_out_by_dense_matrices(rng):
         rest = np.delete(np.arange(20), i)
         weights = np.linalg.solve(covariance[np.ix_(rest, rest)], data.values[rest])
         residuals[i] = data.values[i] - covariance[i, rest] @ weights
-    expected = np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * np.sqrt(data.depth_squared))))
+    expected = np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * data.depth)))
     assert data.leave_one_out_error(HYPER) == pytest.approx(expected, rel=1e-8)
 
 
