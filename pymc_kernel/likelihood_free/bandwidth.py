@@ -164,8 +164,8 @@ def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, l
     informative = _informative_directions(pilot, root)
     offsets = [solve_triangular(root, (s - observed).T, lower=True).T for s in pilot.replicates]
 
-    def log_variance_at(relative):
-        return float(np.median([_log_variance(u, informative, relative, num_simulations) for u in offsets]))
+    def log_variance_at(relative, count=num_simulations):
+        return float(np.median([_log_variance(u, informative, relative, count) for u in offsets]))
 
     low, high = math.log(_NARROWEST), math.log(_WIDEST)
     if log_variance_at(_NARROWEST) <= log_variance:
@@ -181,7 +181,7 @@ def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, l
     return Bandwidth(
         factor,
         relative,
-        _recommended(offsets, informative, log_variance),
+        _recommended(log_variance_at, log_variance, min(len(u) for u in offsets) // _MIN_RUNS),
         float(np.sqrt((means**2).mean(axis=1).min())),
         _hidden_information(offsets, informative),
     )
@@ -250,11 +250,11 @@ def _hidden_information(offsets, informative):
     return float(np.std(0.5 * np.log(np.maximum(noise, 1e-300)), ddof=1) * math.sqrt(2.0 * width))
 
 
-def _recommended(offsets, informative, log_variance):
+def _recommended(log_variance_at, log_variance, most):
     """Return how many simulations bring the variance down to ``log_variance`` at the ideal bandwidth."""
-    count, most = 1, min(len(u) for u in offsets) // _MIN_RUNS
+    count = 1
     while True:
-        variance = float(np.median([_log_variance(u, informative, _RECOMMENDED_WIDTH, count) for u in offsets]))
+        variance = log_variance_at(_RECOMMENDED_WIDTH, count)
         if variance <= log_variance or 2 * count > most:
             # Beyond what was simulated the variance falls as one over the number.
             return max(count, math.ceil(count * variance / log_variance))

@@ -35,7 +35,9 @@ def log_kernel_abc(simulated: np.ndarray, observed: np.ndarray, factor: np.ndarr
     """
     simulated, observed = _checked(simulated, observed)
     factor = _checked_factor(factor, len(observed))
-    _check_number(num_simulations, len(simulated))
+    if not num_simulations >= max(len(simulated), 1):
+        least = max(len(simulated), 1)
+        raise ValueError(f"num_simulations counts all of them, at least {least}, got {num_simulations!r}.")
     if len(simulated) == 0:
         return -math.inf
     difference = (simulated - observed).T  # (q, m)
@@ -70,11 +72,6 @@ def _checked_factor(factor, width):
     if not (np.isfinite(factor).all() and ((factor if factor.ndim == 1 else np.diag(factor)) > 0.0).all()):
         raise ValueError("factor must be finite, with positive bandwidths or a positive diagonal.")
     return factor
-
-
-def _check_number(num_simulations, least):
-    if not num_simulations >= max(least, 1):
-        raise ValueError(f"num_simulations counts all of them, at least {max(least, 1)}, got {num_simulations!r}.")
 
 
 @one_blas_thread

@@ -67,20 +67,12 @@ def simulate_repeatedly(
                 f"a vectorized simulator returned shape {data_sets.shape}; its first dimension must be size[0] = "
                 f"{times}, the number of data sets."
             )
-    summaries = _summarized(data_sets, summary)
-    return Simulations(summaries, times - len(summaries), errors[0] if errors else None)
-
-
-def _summarized(data_sets, summary):
-    """Return the summaries of the data sets that are finite, and have finite summaries."""
     summaries = []
     for data in data_sets:
-        if not np.isfinite(data).all():
-            continue
-        values = data if summary is None else np.asarray(summary(data), dtype=float)
+        values = data if summary is None or not np.isfinite(data).all() else np.asarray(summary(data), dtype=float)
         if np.isfinite(values).all():
             summaries.append(values)
-    return summaries
+    return Simulations(summaries, times - len(summaries), errors[0] if errors else None)
 
 
 def simulate_once(

@@ -82,11 +82,12 @@ def open_store(
     ValueError
         For a store that was made otherwise, with what differs; for anything else at ``path``.
     """
+    # A function of the number of draws alone, so that runs can be repeated.
+    own_size = batch_size or min(max(draws // 100, 1), 1000)
     whole = {key: defaults[key] if value is None else value for key, value in identity.items()}
     if path is None:
-        batch_size = batch_size or _default_batch_size(draws)
         arrays = {name: np.full((1, draws, *s.shape), s.fill, dtype=s.dtype) for name, s in specs.items()}
-        return Store(arrays, np.zeros(-(-draws // batch_size), dtype=np.uint8), draws, batch_size), whole
+        return Store(arrays, np.zeros(-(-draws // own_size), dtype=np.uint8), draws, own_size), whole
     try:
         import zarr
     except ImportError:
@@ -95,7 +96,7 @@ def open_store(
     if path.exists() and not path.is_dir():
         raise ValueError(f"store must be a directory, or a path where nothing is yet: {path} is a file.")
     if not path.exists() or not any(path.iterdir()):
-        _make(zarr, path, specs, coords, draws, batch_size or _default_batch_size(draws), whole)
+        _make(zarr, path, specs, coords, draws, own_size, whole)
     return _opened(zarr, path, specs, coords, draws, batch_size, identity)
 
 
@@ -118,11 +119,6 @@ def _make(zarr, path, specs, coords, draws, batch_size, identity):
     if path.exists():
         path.rmdir()
     making.rename(path)
-
-
-def _default_batch_size(draws: int) -> int:
-    """Return a hundredth of the draws, 1 to 1,000: a function of nothing else, so that runs can be repeated."""
-    return min(max(draws // 100, 1), 1000)
 
 
 def _write_coords(group, specs, coords, draws):

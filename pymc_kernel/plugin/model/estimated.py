@@ -21,7 +21,7 @@ import pytensor.tensor as pt
 from pymc.distributions.simulator import SimulatorRV
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import apply_ancestors
 from pytensor.tensor.random.op import RandomVariable
 
 # Estimates at the last places. A slice sampler returns to where it began when its interval has shrunk to nothing: by 37
@@ -120,7 +120,9 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         """Return what the user's function does, as an array, and write what it says of that into the evaluation."""
         noise = evaluation.noise.get(self.key)
         # Views that cannot be written to: some of the arrays are the chain's own position.
-        returned = self.fn(np.random.default_rng() if noise is None else noise, *[_read_only(i) for i in inputs])
+        returned = self.fn(
+            np.random.default_rng() if noise is None else noise, *[np.broadcast_to(i, np.shape(i)) for i in inputs]
+        )
         value = np.asarray(np.nan if returned is None else returned, dtype=float)
         shape = np.shape(inputs[-1]) if self.pointwise else ()
         if returned is None or (value.shape != shape if self.pointwise else value.size != 1):
@@ -147,12 +149,6 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
     def assumes_normal(self) -> bool:
         """Whether it takes summaries for normal, which the simulations behind its estimates can check."""
         return getattr(self.fn, "assumes_normal", False)
-
-
-def _read_only(value) -> np.ndarray:
-    view = np.asarray(value).view()
-    view.flags.writeable = False
-    return view
 
 
 def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
@@ -202,7 +198,7 @@ def normal_blocks(model: pm.Model) -> list[EstimatedLogLikelihoodOp]:
 
 def _nodes(outputs):
     """Yield the applications that ``outputs`` depend on, those inside loops and nested graphs too."""
-    for node in {id(v.owner): v.owner for v in ancestors(outputs) if v.owner is not None}.values():
+    for node in apply_ancestors(outputs):
         yield node
         inner = getattr(node.op, "fgraph", None)
         if inner is not None and not isinstance(node.op, RandomVariable):

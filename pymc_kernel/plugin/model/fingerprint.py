@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
 from pytensor.graph.basic import Constant
-from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.graph.traversal import apply_ancestors, graph_inputs
 from pytensor.printing import debugprint
 from pytensor.tensor.random.type import RandomGeneratorType
 
@@ -36,9 +36,8 @@ def model_fingerprint(graph: ForwardGraph) -> dict[str, str]:
             numbers.update(_digest(variable.data, {}))
         elif isinstance(variable, SharedVariable) and not isinstance(variable.type, RandomGeneratorType):
             numbers.update(_digest(variable.get_value(borrow=True), {}))
-    for node in {id(v.owner): v.owner for v in ancestors(outputs) if v.owner is not None}.values():
-        kind = type(node.op)
-        for name, value in sorted({**vars(kind), **vars(node.op)}.items()):
+    for node in apply_ancestors(outputs):
+        for name, value in sorted({**vars(type(node.op)), **vars(node.op)}.items()):
             if "random_fn" in name or name == "fn":  # of CustomDist and of Simulator
                 functions.update(_digest(value, {}))
     return {

@@ -5,7 +5,7 @@ is one vectorized call wherever the model allows it; a simulator in Python is ca
 seed, so that the result of one does not depend on whether another failed.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -75,8 +75,8 @@ class ForwardSampler:
         self._data = self._vectorized(graph.free, graph.observed)
         self.is_vectorized = self._data is not None
         # In the order of the graph, which is the same in every process.
-        self._prior_sources = _sources([], graph.free)
-        self._data_sources = _sources(graph.free, graph.observed)
+        self._prior_sources = generators_of(graph.free)
+        self._data_sources = generators_of(graph.observed, graph.free)
         for variable in (*self._prior_sources, *self._data_sources):
             variable.set_value(np.random.Generator(np.random.PCG64(0)), borrow=True)
 
@@ -144,8 +144,8 @@ class ForwardSampler:
 
     def each_data(self, free: list[np.ndarray], entropy: int, batch: int) -> Iterator[Callable]:
         """Yield for each draw a function that simulates its data, with the same random numbers at every call."""
-        words = _words(entropy, batch, _DATA, len(free[0]) * len(self._data_sources))
-        words = words.reshape(len(free[0]), len(self._data_sources), _WORDS).tolist()
+        shape = len(free[0]), len(self._data_sources), _WORDS
+        words = _words(entropy, batch, _DATA, shape[0] * shape[1]).reshape(shape).tolist()
         for row, seeds in zip(zip(*free, strict=True), words, strict=True):
             yield partial(self._through_graph, row, seeds)
 
@@ -160,13 +160,11 @@ def _is_random(variable):
 
 def _are_plain(outputs):
     """Return whether all random variables are PyTensor's own, without a Python function of the user's."""
-    nodes = [v.owner for v in ancestors(outputs) if _is_random(v)]
-    return all(
-        isinstance(n.op, RandomVariable) and not hasattr(n.op, "_random_fn") and not hasattr(n.op, "fn") for n in nodes
-    )
+    operators = [v.owner.op for v in ancestors(outputs) if _is_random(v)]
+    return all(isinstance(o, RandomVariable) and not (hasattr(o, "_random_fn") or hasattr(o, "fn")) for o in operators)
 
 
-def _sources(inputs, outputs):
+def generators_of(outputs: list[Variable], inputs: Sequence[Variable] = ()) -> list[Variable]:
     """Return the generators that ``outputs`` draw from, given ``inputs``."""
     return [v for v in graph_inputs(outputs, blockers=inputs) if isinstance(v.type, RandomGeneratorType)]
 

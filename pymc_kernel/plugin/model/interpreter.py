@@ -18,7 +18,7 @@ from pytensor import config
 from pytensor.compile.mode import Mode, get_mode
 from pytensor.graph.basic import Variable
 from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.rewriting.basic import NodeRewriter, dfs_rewriter
+from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
 from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Clip, Second
@@ -72,33 +72,22 @@ def second(x, filling):
     return np.broadcast_to(filling, np.broadcast_shapes(np.shape(x), np.shape(filling)))
 
 
-_BY_NUMPY = {
-    Softplus: (f"{__name__}.softplus", 1, 1),
-    Log1mexp: (f"{__name__}.log1mexp", 1, 1),
-    TriGamma: (f"{__name__}.trigamma", 1, 1),
-    Clip: (f"{__name__}.clip", 3, 1),
-    Second: (f"{__name__}.second", 2, 1),
-}
+_BY_NUMPY = {Softplus: "softplus", Log1mexp: "log1mexp", TriGamma: "trigamma", Clip: "clip", Second: "second"}
 
 
-class _ByNumpy(NodeRewriter):
-    """Gives an operation on each number of an array its NumPy function."""
-
-    def tracks(self):
-        """Return the operations that it is asked about."""
-        return [Elemwise]
-
-    def transform(self, fgraph, node, enforce_tracks=True):
-        """Return what stands for the outputs of a node, None where it stays."""
-        found = _BY_NUMPY.get(type(node.op.scalar_op)) if isinstance(node.op, Elemwise) else None
-        if found is None or node.op.nfunc_spec is not None:
-            return None
-        return Elemwise(node.op.scalar_op, node.op.inplace_pattern, nfunc_spec=found).make_node(*node.inputs).outputs
+@node_rewriter([Elemwise])
+def _with_numpy(fgraph, node):
+    """Return an operation on each number of an array with its NumPy function, None where it stays as it is."""
+    name = _BY_NUMPY.get(type(node.op.scalar_op))
+    if name is None or node.op.nfunc_spec is not None:
+        return None
+    spec = f"{__name__}.{name}", len(node.inputs), 1
+    return Elemwise(node.op.scalar_op, node.op.inplace_pattern, nfunc_spec=spec).make_node(*node.inputs).outputs
 
 
 def by_numpy(mode: Mode) -> Mode:
     """Return a mode of the interpreter that takes NumPy functions where PyTensor knows none."""
-    return mode.register((dfs_rewriter(_ByNumpy(), ignore_newtrees=True), _LAST))
+    return mode.register((dfs_rewriter(_with_numpy, ignore_newtrees=True), _LAST))
 
 
 #: For graphs that are called a few times.

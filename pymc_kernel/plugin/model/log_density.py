@@ -152,16 +152,11 @@ def compile_log_density(
 
 def _starts(known, value_vars, initial_point):
     """Return positions (n, d) of the block, NaN where nothing is ``known``; None where nothing is at all."""
-    columns = [known.get(v.name) for v in value_vars]
-    count = min((len(c) for c in columns if c is not None), default=0)
+    count = min((len(known[v.name]) for v in value_vars if v.name in known), default=0)
     if count == 0:
         return None
-    sizes = [int(np.size(initial_point[v.name])) for v in value_vars]
-    parts = [
-        np.full((count, size), np.nan) if c is None else np.reshape(c[:count], (count, size))
-        for c, size in zip(columns, sizes, strict=True)
-    ]
-    return np.concatenate(parts, axis=1)
+    columns = {v.name: np.full((count, *np.shape(initial_point[v.name])), np.nan) for v in value_vars} | known
+    return np.concatenate([np.reshape(columns[v.name][:count], (count, -1)) for v in value_vars], axis=1)
 
 
 def compile_scores(model: pm.Model):

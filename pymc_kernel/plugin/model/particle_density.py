@@ -7,11 +7,11 @@ import pymc as pm
 import pytensor.tensor as pt
 from pytensor import function as pytensor_function
 from pytensor.graph.traversal import ancestors
-from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
 from pymc_kernel.likelihood_free import Workers
 from pymc_kernel.plugin.model.estimated import drawing_noise, estimated_terms
+from pymc_kernel.plugin.model.forward import generators_of
 from pymc_kernel.plugin.model.interpreter import DRAWS_AT_A_TIME, QUICK
 from pymc_kernel.plugin.model.remote import Remote
 from pymc_kernel.plugin.model.unconstrained import over_positions
@@ -43,12 +43,11 @@ class ParticleDensity:
         NaN is returned as -inf. Positions that are not finite get -inf without an evaluation.
         """
         finite = np.isfinite(positions).all(axis=1)
-        if finite.all():
-            return self._at(positions)
-        prior, likelihood = np.full((2, len(positions)), -np.inf)
+        values = np.full((2, len(positions)), -np.inf)
         if finite.any():
-            prior[finite], likelihood[finite] = self._at(positions[finite])
-        return prior, likelihood
+            values[:, finite] = self._at(positions[finite])
+        values[np.isnan(values)] = -np.inf
+        return values[0], values[1]
 
     def _at(self, positions):
         # The noise is spawned block by block, so blocks are the same with an executor and without.
@@ -66,10 +65,7 @@ class ParticleDensity:
                 if error is not None:
                     raise error
                 parts[index] = result
-        prior, likelihood = (np.concatenate(p) for p in zip(*parts, strict=True))
-        prior[np.isnan(prior)] = -np.inf
-        likelihood[np.isnan(likelihood)] = -np.inf
-        return prior, likelihood
+        return np.concatenate(parts, axis=1)
 
     def block(self, positions: np.ndarray, noise: np.random.Generator | None) -> tuple[np.ndarray, np.ndarray]:
         """Return log prior (n,) and log likelihood (n,) at positions (n, d), of estimates with this source of noise."""
@@ -77,8 +73,7 @@ class ParticleDensity:
             if noise is not None:
                 for variable in self._generators:
                     variable.set_value(noise.spawn(1)[0], borrow=True)
-            prior, likelihood = self._function(np.ascontiguousarray(positions))
-        return prior, likelihood
+            return tuple(self._function(np.ascontiguousarray(positions)))
 
     def __getstate__(self):
         return {name: value for name, value in self.__dict__.items() if name not in ("_executor", "_remote")}
@@ -115,8 +110,7 @@ def compile_particle_density(
     names, keys = estimated_terms(pt.stack(outputs))
     function, is_vectorized = over_positions(model, outputs, compile_kwargs or {}, not names, _MOST_AT_A_TIME)
     batch = _batch_size(outputs, model.initial_point(random_seed=0)) if is_vectorized else DRAWS_AT_A_TIME
-    generators = [v for v in ancestors(outputs) if isinstance(v.type, RandomGeneratorType) and v.owner is None]
-    return ParticleDensity(function, batch, names, keys, generators, executor)
+    return ParticleDensity(function, batch, names, keys, generators_of(outputs), executor)
 
 
 def _batch_size(outputs, point):
@@ -124,13 +118,11 @@ def _batch_size(outputs, point):
 
     The sizes of all intermediate results for one particle are worked out once, where their shapes can be.
     """
-    largest = max([1, *(int(np.size(v)) for v in point.values())])
     symbols = [
         v.shape.prod() for v in ancestors(outputs) if v.owner is not None and isinstance(v.type, TensorType) and v.ndim
     ]
-    if symbols:
-        inputs = [v for v in ancestors(outputs) if v.name in point and v.owner is None]
-        values = [np.asarray(point[v.name], dtype=v.dtype) for v in inputs]
-        function = pytensor_function(inputs, symbols, mode=QUICK, on_unused_input="ignore")
-        largest = max(largest, *(int(size) for size in function(*values)))
+    inputs = [v for v in ancestors(outputs) if v.name in point and v.owner is None]
+    values = [np.asarray(point[v.name], dtype=v.dtype) for v in inputs]
+    sizes = pytensor_function(inputs, symbols, mode=QUICK, on_unused_input="ignore")(*values)
+    largest = max(1, *map(np.size, point.values()), *map(int, sizes))
     return int(np.clip(_LARGEST_BATCH // largest, 16, _MOST_AT_A_TIME))

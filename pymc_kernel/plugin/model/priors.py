@@ -47,12 +47,12 @@ def prior_expression(model: pm.Model) -> list:
     Of variables without draws it is PyMC's initial value, jittered as PyMC jitters it.
     """
     improper = without_draws(model)
-    initial = {v: model.rvs_to_initial_values.get(v) for v in improper}
+    of_pymc = {v: model.rvs_to_initial_values.get(v) for v in improper}
     return make_initial_point_expression(
         free_rvs=model.free_RVs,
         rvs_to_transforms=model.rvs_to_transforms,
         initval_strategies=dict.fromkeys(model.free_RVs)
-        | {v: "support_point" if value is None else value for v, value in initial.items()},
+        | {v: "support_point" if value is None else value for v, value in of_pymc.items()},
         jitter_rvs=set(improper),
         default_strategy="prior",
         return_transformed=True,
@@ -99,8 +99,7 @@ class ModelPrior:
         """Return draws (size, d)."""
         drawn = self._sampler.prior(int(rng.integers(2**63)), 0, size, size)
         by_variable = {self._model.rvs_to_values[rv]: d for rv, d in zip(self._model.free_RVs, drawn, strict=True)}
-        columns = [np.reshape(by_variable[v], (size, -1)) for v in self._model.value_vars]
-        return with_finite_columns(np.concatenate(columns, axis=1).astype(float), rng)
+        return with_finite_columns(_joined([by_variable[v] for v in self._model.value_vars], size), rng)
 
 
 def initial_position(model: pm.Model) -> np.ndarray:
@@ -109,7 +108,7 @@ def initial_position(model: pm.Model) -> np.ndarray:
 
 
 def _position(model, point):
-    return np.concatenate([np.ravel(point[v.name]).astype(float) for v in model.value_vars])
+    return _joined([point[v.name] for v in model.value_vars], 1)[0]
 
 
 def first_places(model: pm.Model, prior: ModelPrior, start: Any, count: int, rng: np.random.Generator) -> np.ndarray:
@@ -243,7 +242,7 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     point = {v.name: initial_point[v.name] for v in model.value_vars}
     with np.errstate(all="ignore"):
         log_densities = [log_prior({n: columns[n][i] for n in point}) for i in range(PRIOR_DRAWS)]
-        positions = _joined({name: columns[name] for name in names}, PRIOR_DRAWS)
+        positions = _joined([columns[name] for name in names], PRIOR_DRAWS)
         # Draws that rounding has put at a bound, or that violate an ordering, are not finite on the unconstrained
         # scale.
         kept = np.isfinite(positions).all(axis=1) & np.isfinite(log_densities)
@@ -252,10 +251,10 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
         return PriorDraws(
             positions[kept],
             np.array(log_densities, dtype=float)[kept],
-            _joined({name: initial_point[name] for name in names}, 1)[0],
+            _joined([initial_point[name] for name in names], 1)[0],
             float(log_prior(point)),
         )
 
 
 def _joined(values, count):
-    return np.concatenate([np.reshape(v, (count, -1)) for v in values.values()], axis=1).astype(float)
+    return np.concatenate([np.reshape(v, (count, -1)) for v in values], axis=1).astype(float)

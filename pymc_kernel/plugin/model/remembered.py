@@ -6,6 +6,7 @@ puts :class:`Remembered` in the place of the operators that were named to :func:
 compiled from then on.
 """
 
+from collections import Counter
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -13,8 +14,8 @@ from pytensor.compile.mode import optdb
 from pytensor.compile.ops import FromFunctionOp
 from pytensor.graph.basic import Apply, Variable
 from pytensor.graph.op import Op
-from pytensor.graph.rewriting.basic import GraphRewriter
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.rewriting.basic import graph_rewriter
+from pytensor.graph.traversal import apply_ancestors
 
 from pymc_kernel.plugin.model.estimated import ObjectModeOp
 
@@ -57,10 +58,7 @@ _KNOWN: WeakKeyDictionary[Op, Remembered] = WeakKeyDictionary()
 
 def remember(graph: Variable) -> None:
     """Let the operators without gradient in a graph keep their results, in functions that are compiled from now on."""
-    counts: dict[Op, int] = {}
-    for node in {v.owner for v in ancestors([graph]) if v.owner is not None}:
-        if _is_black_box(node.op):
-            counts[node.op] = counts.get(node.op, 0) + 1
+    counts = Counter(node.op for node in apply_ancestors([graph]) if _is_black_box(node.op))
     for op, num_nodes in counts.items():
         known = _KNOWN.setdefault(op, Remembered(op, num_nodes))
         known.num_results = max(known.num_results, _RESULTS_PER_NODE * num_nodes)
@@ -87,15 +85,13 @@ def remembered_in(function) -> list[Remembered]:
     return list({node.op: None for node in function.maker.fgraph.toposort() if isinstance(node.op, Remembered)})
 
 
-class _Remember(GraphRewriter):
-    """The rewrite: it changes no graph without operators that were named to :func:`remember`."""
-
-    def apply(self, fgraph):
-        """Replace the operators."""
-        for node in list(fgraph.toposort()) if _KNOWN else ():
-            if not isinstance(node.op, Remembered) and (known := _KNOWN.get(node.op)) is not None:
-                replacements = zip(node.outputs, known.make_node(*node.inputs).outputs, strict=True)
-                fgraph.replace_all(list(replacements), reason="remembered")
+@graph_rewriter
+def _remembering(fgraph):
+    """Replace the operators that were named to :func:`remember`; it changes no graph without such."""
+    for node in list(fgraph.toposort()) if _KNOWN else ():
+        if (known := _KNOWN.get(node.op)) is not None:
+            replacements = zip(node.outputs, known.make_node(*node.inputs).outputs, strict=True)
+            fgraph.replace_all(list(replacements), reason="remembered")
 
 
-optdb.register("remember_black_boxes", _Remember(), "fast_run", "fast_compile", position=0.1)
+optdb.register("remember_black_boxes", _remembering, "fast_run", "fast_compile", position=0.1)

@@ -120,16 +120,13 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
     moved = []
     for value in model.value_vars:
         rv = model.values_to_rvs[value]
-        transform = model.rvs_to_transforms[rv]
-        if transform is None:
-            moved.append(one[rv])
-        else:
-            parameters = clone_replace(list(rv.owner.inputs), replace=one)
-            moved.append(transform.forward(one[rv], *parameters))
+        moved.append(one[rv])
+        if (transform := model.rvs_to_transforms[rv]) is not None:
+            moved[-1] = transform.forward(one[rv], *clone_replace(list(rv.owner.inputs), replace=one))
     shapes = model.eval_rv_shapes()
     arrays = []
     for rv in one:
-        draws = _rows(posterior, rv.name)
+        draws = rows_of(posterior[rv.name])
         if draws.shape[1:] != tuple(shapes[rv.name]):
             expected = tuple(int(s) for s in shapes[rv.name])
             raise ValueError(f"the draws of {rv.name} have shape {draws.shape[1:]}, but the model has {expected}.")
@@ -137,9 +134,9 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
     return dict(zip(model.value_vars, over_draws(model, moved, one.values())(arrays), strict=True))
 
 
-def _rows(posterior, name):
+def rows_of(variable: xr.DataArray) -> np.ndarray:
     """Return the draws of a variable, (chain * draw, ...)."""
-    draws = posterior[name].transpose("chain", "draw", ...).values
+    draws = variable.transpose("chain", "draw", ...).values
     return draws.reshape(-1, *draws.shape[2:])
 
 
@@ -169,10 +166,10 @@ def _told_by(effect, rv, posterior, model):
     others = [v for v in model.free_RVs if v in behind and v is not rv]
     if rv not in behind or any(v.name not in posterior for v in others):
         return None
-    values = _rows(posterior, effect.name)
+    values = rows_of(posterior[effect.name])
     if values.shape[1:] != tuple(model.eval_rv_shapes()[rv.name]):
         return None
-    known = [_rows(posterior, v.name).astype(v.dtype) for v in others]
+    known = [rows_of(posterior[v.name]).astype(v.dtype) for v in others]
     one = {v: v.type() for v in (rv, *others)}
     evaluate = over_draws(model, clone_replace([effect], replace=one), one.values())
     tried = np.zeros(values.shape), np.ones(values.shape), np.random.default_rng(0).normal(size=values.shape)

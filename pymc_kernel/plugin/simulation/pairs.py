@@ -12,7 +12,13 @@ from pytensor.graph.traversal import ancestors
 
 from pymc_kernel.plugin.model.estimated import block_of
 from pymc_kernel.plugin.model.interpreter import UNOPTIMIZED
-from pymc_kernel.plugin.model.unconstrained import data_groups, draws_group, observed_values, unconstrained_draws
+from pymc_kernel.plugin.model.unconstrained import (
+    data_groups,
+    draws_group,
+    observed_values,
+    rows_of,
+    unconstrained_draws,
+)
 from pymc_kernel.plugin.simulation.simulate import check_model, simulate, warn_of_potentials
 from pymc_kernel.plugin.warn import warn_user
 
@@ -127,10 +133,7 @@ def simulated_pairs(simulations: xr.DataTree, model: pm.Model, summary: Summary 
         raise ValueError(f"simulations have no {', '.join(lacking)}, which the model observes.")
     latent = unconstrained_draws(parameters, model)
     latent = latent.reshape(-1, latent.shape[-1])
-    draws = {}
-    for rv in model.observed_RVs:
-        values = predictive[rv.name].transpose("chain", "draw", ...).values
-        draws[rv.name] = values.reshape(-1, *values.shape[2:])
+    draws = {rv.name: rows_of(predictive[rv.name]) for rv in model.observed_RVs}
     return latent, _summaries(draws, _summary_functions(model, summary))
 
 
@@ -163,7 +166,6 @@ def learned_groups(
     """Return the groups ``posterior``, from unconstrained positions (chains * draws, d), data and simulations."""
     return {
         "posterior": draws_group(model, positions.reshape(*shape, -1)),
-        "prior": simulations["prior"].to_dataset(),
-        "prior_predictive": simulations["prior_predictive"].to_dataset(),
+        **{name: simulations[name].to_dataset() for name in ("prior", "prior_predictive")},
         **data_groups(model),
     }

@@ -9,21 +9,14 @@ import pymc as pm
 import xarray as xr
 from pymc.backends.arviz import coords_and_dims_for_inferencedata
 
-from pymc_kernel.likelihood_free import (
-    ArraySpec,
-    Status,
-    Workers,
-    WorkersLost,
-    open_store,
-    simulate_once,
-)
+from pymc_kernel.likelihood_free import ArraySpec, Status, Workers, WorkersLost, open_store, simulate_once
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_between, check_executor, check_whole
 from pymc_kernel.plugin.model.fingerprint import array_fingerprint, model_fingerprint
 from pymc_kernel.plugin.model.forward import ForwardSampler, can_be_drawn, forward_graph
 from pymc_kernel.plugin.model.priors import check_prior_draws
 from pymc_kernel.plugin.model.remote import Remote
-from pymc_kernel.plugin.model.unconstrained import data_groups, is_part_of_data, observed_values
+from pymc_kernel.plugin.model.unconstrained import data_groups, is_part_of_data, observed_values, rows_of
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.warn import STATUS_FLAGS, counts_of, warn_of_failures, warn_user
 
@@ -192,12 +185,12 @@ def _given_values(given, graph):
         raise ValueError(f"given has no {', '.join(missing)}, which the model needs.")
     values = []
     for variable in graph.free:
-        array = given[variable.name].transpose("chain", "draw", ...).values
-        if array.ndim - 2 != variable.ndim:
+        rows = rows_of(given[variable.name])
+        if rows.ndim - 1 != variable.ndim:
             raise ValueError(
-                f"{variable.name!r} has {variable.ndim} dimensions in the model and {array.ndim - 2} in given."
+                f"{variable.name!r} has {variable.ndim} dimensions in the model and {rows.ndim - 1} in given."
             )
-        values.append(np.ascontiguousarray(array.reshape(-1, *array.shape[2:]), dtype=variable.dtype))
+        values.append(np.ascontiguousarray(rows, dtype=variable.dtype))
     return values
 
 
@@ -295,10 +288,7 @@ def _run(keeper, task, parameters, executor, retries, max_in_flight, progressbar
         rows = keeper.rows(index)
         return index, sizes[index], None if parameters is None else [v[rows] for v in parameters]
 
-    with (
-        progress_bar("Simulating", keeper.draws, progressbar) as advance,
-        Workers(executor) as workers,
-    ):
+    with progress_bar("Simulating", keeper.draws, progressbar) as advance, Workers(executor) as workers:
         advance(keeper.draws - sum(sizes.values()))
         failed = 0
         try:
