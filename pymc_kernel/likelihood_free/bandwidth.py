@@ -109,12 +109,8 @@ def explore(
         raise TooManyFailures("no pilot simulation near the data succeeded")
     centers, groups = at[usable], [groups[i] for i in usable]
     last = slice(-sum(counts[-2:]), None)
-    return Pilot(
-        np.concatenate([positions[last], np.repeat(centers, [len(s) for s in groups], axis=0)]),
-        np.concatenate([summaries[last], *groups]),
-        centers,
-        groups,
-    )
+    positions = np.concatenate([positions[last], np.repeat(centers, [len(s) for s in groups], axis=0)])
+    return Pilot(positions, np.concatenate([summaries[last], *groups]), centers, groups)
 
 
 def _near_observation(positions, summaries, observed, recent):
@@ -177,14 +173,9 @@ def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, l
     wide = max(_UNINFORMATIVE, relative)
     covariance = wide**2 * np.eye(len(root)) + (relative**2 - wide**2) * informative @ informative.T
     factor = np.linalg.cholesky(root @ covariance @ root.T)
-    means = np.array([u.mean(axis=0) for u in offsets])
-    return Bandwidth(
-        factor,
-        relative,
-        _recommended(log_variance_at, log_variance, min(len(u) for u in offsets) // _MIN_RUNS),
-        float(np.sqrt((means**2).mean(axis=1).min())),
-        _hidden_information(offsets, informative),
-    )
+    recommended = _recommended(log_variance_at, log_variance, min(len(u) for u in offsets) // _MIN_RUNS)
+    offset = float(np.sqrt(min((u.mean(axis=0) ** 2).mean() for u in offsets)))
+    return Bandwidth(factor, relative, recommended, offset, _hidden_information(offsets, informative))
 
 
 def _noise_factor(pilot):

@@ -97,28 +97,22 @@ class Workers:
                 finished = _wait(running, FIRST_COMPLETED)
                 if is_broken or any(isinstance(_error(f), BrokenExecutor) for f in finished):
                     is_broken, finished = True, _wait(running)
-                lost = []
+                num_lost = sum(isinstance(_error(f), BrokenExecutor) for f in finished)
                 for future in finished:
                     index, error = running.pop(future), _error(future)
-                    if isinstance(error, BrokenExecutor):
-                        lost.append((index, error))
-                    elif error is None:
+                    is_lost = isinstance(error, BrokenExecutor)
+                    if error is None:
                         yield Batch(index, future.result(), None)
                     elif not isinstance(error, Exception):
                         raise error
+                    elif is_lost and num_lost > 1:
+                        suspects.append(index)
                     elif attempts[index] < retries:
                         attempts[index] += 1
-                        fresh.appendleft(index)
+                        # One that is lost alone is the one that kills.
+                        (suspects if is_lost else fresh).appendleft(index)
                     else:
                         yield Batch(index, None, error)
-                if len(lost) == 1:  # it ran alone, so it is the one that kills
-                    index, error = lost.pop()
-                    attempts[index] += 1
-                    if attempts[index] > retries:
-                        yield Batch(index, None, error)
-                    else:
-                        suspects.append(index)
-                suspects.extend(index for index, _ in lost)
                 if is_broken:
                     self._replace()
         finally:
@@ -173,11 +167,9 @@ class _Here:
         future = Future()
         try:
             with interrupts_wait.not_here():
-                result = task(*arguments)
+                future.set_result(task(*arguments))
         except Exception as error:
             future.set_exception(error)
-        else:
-            future.set_result(result)
         return future
 
 

@@ -12,7 +12,6 @@ class _InterruptsWait(ContextDecorator):
 
     def __init__(self):
         self._depth = 0
-        self._is_asked = self._is_raised = self._is_open = False
 
     def __enter__(self):
         handler = signal.getsignal(signal.SIGINT)
@@ -29,7 +28,6 @@ class _InterruptsWait(ContextDecorator):
             self._depth -= 1
             if self._depth == 0:
                 signal.signal(signal.SIGINT, self._handler)
-        return False
 
     @contextmanager
     def not_here(self) -> Iterator[None]:

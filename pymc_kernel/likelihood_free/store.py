@@ -140,12 +140,10 @@ def _opened(zarr, path, specs, coords, draws, batch_size, identity):
         raise ValueError(
             f"{path} is there and is no finished store of simulations; give another path, or remove it."
         ) from None
-    stored = made["identity"]
+    stored = made["identity"] | {"batch size": made["batch_size"], "format": made["format"]}
     wanted = {key: stored.get(key) if value is None else value for key, value in identity.items()}
-    wanted["batch size"], stored = batch_size or made["batch_size"], stored | {"batch size": made["batch_size"]}
+    wanted |= {"batch size": batch_size or made["batch_size"], "format": _FORMAT}
     differs = [f"{k}: {_short(stored.get(k))} there, {_short(v)} now" for k, v in wanted.items() if v != stored.get(k)]
-    if made["format"] != _FORMAT:
-        differs.append(f"format: {made['format']} there, {_FORMAT} now")
     if differs:
         raise ValueError(
             f"the store {path} was made with other settings, and its simulations would not fit. What differs: "

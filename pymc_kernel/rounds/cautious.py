@@ -25,7 +25,6 @@ from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.weights import effective_share
 
 _MAX_ROUNDS = 5
-_MAX_POWER = 1.0  # of the likelihood: its own posterior
 _EFFECTIVE_SHARE = 0.015  # of the simulations so far that must still count in the next round
 _EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10  # the same as a number, where there are few
 NUM_PARTICLES = 2000  # of a proposal or a chain, at least, so that modes keep their weights
@@ -129,8 +128,8 @@ class CautiousRounds:
         observed = as_numbers(observed, "observed")
         if observed.ndim != 1 or not np.isfinite(observed).all():
             raise ValueError("observed must be a vector of finite numbers.")
-        nothing = np.empty((0, 0))
-        return State(prior, observed, nothing, nothing, np.empty(0, bool), (), (), None, None, np.nan, (), None, False)
+        nothing = np.empty((0, 0)), np.empty((0, len(observed))), np.empty(0, bool)
+        return State(prior, observed, *nothing, (), (), None, None, np.nan, (), None, False)
 
     @one_blas_thread
     def propose(self, rng: np.random.Generator, state: State) -> tuple[State, np.ndarray]:
@@ -172,9 +171,8 @@ class CautiousRounds:
             raise ValueError(
                 f"summaries must have shape {(len(new_parameters), len(state.observed))}, got {new_summaries.shape}."
             )
-        first = not len(state.parameters)
-        parameters = new_parameters if first else np.concatenate([state.parameters, new_parameters])
-        summaries = new_summaries if first else np.concatenate([state.summaries, new_summaries])
+        parameters = np.concatenate([p for p in (state.parameters, new_parameters) if p.size])
+        summaries = np.concatenate([state.summaries, new_summaries])
         whole = np.isfinite(summaries).all(axis=1)
         region = state.proposals[-1].region
         inside = np.ones(len(whole), dtype=bool) if region is None else region.log_penalty(parameters) >= 0.0
@@ -196,17 +194,10 @@ class CautiousRounds:
         sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, NUM_PARTICLES))
         draws = sampler.sample(rng, state.prior, likelihood)
         change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
-        report = Round(
-            len(new_parameters),
-            int((~np.isfinite(new_summaries).all(axis=1)).sum()),
-            int(near.sum()),
-            state.proposals[-1].power,
-            state.effective,
-            change,
-            fit.place_of(state.observed, draws.positions, rng),
-            np.nan if fit.held_out is None else float((fit.held_out >= TAIL).mean()),
-            draws.correlation,
-        )
+        place = fit.place_of(state.observed, draws.positions, rng)
+        coverage = np.nan if fit.held_out is None else float((fit.held_out >= TAIL).mean())
+        counts = len(new_parameters), int((~np.isfinite(new_summaries).all(axis=1)).sum()), int(near.sum())
+        report = Round(*counts, state.proposals[-1].power, state.effective, change, place, coverage, draws.correlation)
         state = state._replace(parameters=parameters, summaries=summaries, near=near, likelihood=likelihood)
         state = state._replace(draws=draws, rounds=(*state.rounds, report), is_finished=is_last)
         if not folds:
@@ -237,7 +228,7 @@ class CautiousRounds:
         left = self.num_simulations - done
         if self.rounds is None and number:
             last = state.rounds[-1]
-            if last.power >= _MAX_POWER and last.change < _SETTLED:  # a further round would hardly change the posterior
+            if last.power >= 1.0 and last.change < _SETTLED:  # a further round would hardly change the posterior
                 return left
         most = min(_MAX_ROUNDS, self.num_simulations // FEWEST) if self.rounds is None else self.rounds
         return left // max(most - number, 1)
@@ -280,11 +271,13 @@ def choose_power(state: State) -> tuple[float, float]:
     density = log_mixture_ratio(state, parameters)
 
     def effective(power):
-        return effective_number(power * values - density)
+        log_weights = power * values - density
+        finite = log_weights[np.isfinite(log_weights)]
+        return finite.size * effective_share(finite) if finite.size else 0.0
 
-    if effective(_MAX_POWER) >= wanted:
-        return _MAX_POWER, effective(_MAX_POWER)
-    low, high = 0.0, _MAX_POWER
+    if (at_posterior := effective(1.0)) >= wanted:
+        return 1.0, at_posterior
+    low, high = 0.0, 1.0
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
         low, high = (middle, high) if effective(middle) >= wanted else (low, middle)
@@ -296,12 +289,6 @@ def log_mixture_ratio(state: State, parameters: np.ndarray) -> np.ndarray:
     sizes = np.array(state.sizes, dtype=float)
     terms = [np.log(s / sizes.sum()) + p.log_ratio(parameters) for p, s in zip(state.proposals, sizes, strict=True)]
     return np.logaddexp.reduce(terms, axis=0)
-
-
-def effective_number(log_weights: np.ndarray) -> float:
-    """Return (sum w)^2 / sum w^2; 0 where all weights are."""
-    finite = log_weights[np.isfinite(log_weights)]
-    return finite.size * effective_share(finite) if finite.size else 0.0
 
 
 def divergence(before: Draws, likelihood_before, after: Draws, likelihood_after) -> float:

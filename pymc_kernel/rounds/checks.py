@@ -15,7 +15,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import bdtr, bdtrc, ndtri
+from scipy.special import bdtr, bdtrc, ndtri, softmax
 
 from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, LogLog, log_scores
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, Match
@@ -95,22 +95,15 @@ def simulated_ranks(parameters, summaries, observed, folds, rng, log_weights=Non
         chosen.append(cases)
         ranks.append(ranks_of(parameters[cases], parameters[places], weights, rng))
     ranks, alike, cases = np.concatenate(ranks), np.nan_to_num(np.concatenate(alike)), np.concatenate(chosen)
-    chosen, weights = _nearest(alike, log_weights[cases])
-    return ranks[chosen], weights
-
-
-def _nearest(alike, log_weights):
-    """Return which cases (k,) are nearest to the observation, and their weights, by overlaps (n,) of posteriors."""
-    chosen = np.argsort(-alike, kind="stable")[: min(_MOST_ALIKE, int((alike >= _LEAST_ALIKE).sum()))]
-    weights = log_weights[chosen]
-    return chosen, alike[chosen] * np.exp(weights - weights.max(initial=-np.inf))
+    nearest = np.argsort(-alike, kind="stable")[: min(_MOST_ALIKE, int((alike >= _LEAST_ALIKE).sum()))]
+    logs = log_weights[cases[nearest]]
+    return ranks[nearest], alike[nearest] * np.exp(logs - logs.max(initial=-np.inf))
 
 
 def _weights(values, own, places, cases):
     """Return normalized likelihoods (k, m + 1) at all places, each case's own last and once."""
     joined = np.column_stack([np.where(places == cases[:, None], -np.inf, values), own])
-    weights = np.exp(joined - joined.max(axis=1, keepdims=True))
-    return weights / weights.sum(axis=1, keepdims=True)
+    return softmax(joined, axis=1)
 
 
 def ranks_of(parameters, places, weights, rng) -> np.ndarray:
@@ -188,9 +181,8 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
         Takes parameters, what happened, a generator, and ``links``; returns a Chance, or None where it is certain.
     """
     matches = (summaries == likelihood.observed).all(axis=1)
-    if matches.sum() < max(_FEWEST_MATCHES, _LEAST_SHARE * len(matches)) or matches.all():
-        return likelihood, folds
-    if (likelihood.observed != np.round(likelihood.observed)).any():
+    is_enough = matches.sum() >= max(_FEWEST_MATCHES, _LEAST_SHARE * len(matches)) and not matches.all()
+    if not is_enough or (likelihood.observed != np.round(likelihood.observed)).any():
         return likelihood, folds
     # That nothing happens, or all that can: held-out simulations do not tell how fast its probability falls.
     finite = summaries[np.isfinite(summaries).all(axis=1)]

@@ -7,6 +7,7 @@ import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood import Chance, FittedLikelihood
 from pymc_kernel.smc.differences import NormalMixture, fit_mixture
+from pymc_kernel.smc.weights import impossible_as_zero
 
 _OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
 
@@ -78,19 +79,14 @@ class LocalLikelihood:
             values = self.match.log_probability(parameters, values)
         if self.region is not None:
             values = values + self.region.log_penalty(parameters)
-        return np.where(np.isnan(values) | (values == np.inf), -np.inf, values)
+        return impossible_as_zero(values)
 
     def replicates(self) -> list["LocalLikelihood"]:
         """Return what the likelihood might as well be; none where the fit does not say."""
-        return [
-            replace(
-                self,
-                fit=self.fit.replicate(i),
-                success=None if self.success is None else self.success.replicate(i),
-                match=None if self.match is None else self.match.replicate(i),
-            )
-            for i in range(self.fit.num_replicates)
-        ]
+        parts = {"fit": self.fit, "success": self.success, "match": self.match}
+        learned = {name: part for name, part in parts.items() if part is not None}
+        numbers = range(self.fit.num_replicates)
+        return [replace(self, **{name: part.replicate(i) for name, part in learned.items()}) for i in numbers]
 
 
 def region_of(rng: np.random.Generator, positions: np.ndarray) -> SimulatedRegion:

@@ -16,6 +16,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import tempering
 from pymc_kernel.smc.differences import Differences
 from pymc_kernel.smc.moves import Evaluated, largest_correlation
+from pymc_kernel.smc.weights import impossible_as_zero
 
 LogLikelihood = Callable[[np.ndarray], np.ndarray]
 _BRIEFLY = 0.4  # correlation at which particles have moved enough for the next power
@@ -96,14 +97,9 @@ class ParticleSampler:
             with np.errstate(all="ignore"):
                 log_prior = prior.log_density(positions)
                 powered = power * log_likelihood(positions) if power > 0.0 else np.zeros(len(positions))
-            return _finite_or_zero(log_prior), _finite_or_zero(powered)
+            return impossible_as_zero(log_prior), impossible_as_zero(powered)
 
-        draws = self._tempered(rng, prior.draw(rng, self.num_particles), evaluate)
-        likelihood = draws.log_likelihood / power if power > 0.0 else log_likelihood(draws.positions)
-        return draws._replace(log_likelihood=likelihood)
-
-    def _tempered(self, rng, positions, evaluate):
-        """Return draws after all powers, with the log likelihood to its own power."""
+        positions = prior.draw(rng, self.num_particles)
         state = tempering.init(Evaluated(positions, *evaluate(positions)))
         # Few moves between two looks at how much is forgotten: two turns of both kinds.
         config = tempering.Config(Differences(), max_moves=tempering.Config.min_moves, num_folds=2)
@@ -116,8 +112,8 @@ class ParticleSampler:
             enough, most = (_FORGOTTEN, max(40, 10 * positions.shape[1])) if is_last else (_BRIEFLY, _MOST_MOVES)
             state, correlation = _forget(rng, state, evaluate, chosen, config, enough, most)
         particles = state.particles.take(rng.permutation(self.num_particles))
-        found = particles.positions, particles.log_likelihood, state.log_evidence, correlation
-        return Draws(*found, tuple(powers), tuple(passed))
+        likelihood = particles.log_likelihood / power if power > 0.0 else log_likelihood(particles.positions)
+        return Draws(particles.positions, likelihood, state.log_evidence, correlation, tuple(powers), tuple(passed))
 
 
 def _forget(rng, state, evaluate, chosen, config, enough, most):
@@ -135,11 +131,6 @@ def _forget(rng, state, evaluate, chosen, config, enough, most):
         else:
             correlation = largest_correlation(before, _features(state.particles))
     return state, correlation
-
-
-def _finite_or_zero(log_values):
-    """Return log values with NaN and plus infinity as -inf, so that a learned density cannot trap particles."""
-    return np.where(np.isnan(log_values) | (log_values == np.inf), -np.inf, log_values)
 
 
 def _features(particles):

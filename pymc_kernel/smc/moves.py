@@ -20,6 +20,7 @@ from pymc_kernel.mcmc.noise import check_target, target_of
 from pymc_kernel.mcmc.surrogate_fit import Learned, SurrogateFit, along, check_surrogate_moves, learn, tuned
 from pymc_kernel.mcmc.trajectory import largest_correlation as largest_correlation
 from pymc_kernel.scores.values import Values
+from pymc_kernel.smc.weights import impossible_as_zero
 
 
 class Evaluated(NamedTuple):
@@ -37,7 +38,7 @@ class Evaluated(NamedTuple):
         """Return the tempered log density (n,), -inf where either part is -inf or NaN."""
         with np.errstate(invalid="ignore"):
             total = self.log_prior + inverse_temperature * self.log_likelihood
-        return np.where(total < np.inf, total, -np.inf)
+        return impossible_as_zero(total)
 
 
 class Proposals(NamedTuple):

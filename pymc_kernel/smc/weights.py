@@ -23,6 +23,11 @@ def _checked(logs, name) -> np.ndarray:
     return logs
 
 
+def impossible_as_zero(log_values: np.ndarray) -> np.ndarray:
+    """Return log values with NaN and plus infinity as -inf, so that a learned density cannot trap particles."""
+    return np.where(np.isnan(log_values) | (log_values == np.inf), -np.inf, log_values)
+
+
 def log_mean_exp(log_values: np.ndarray) -> float:
     """Return log of the mean of exp; -inf where all are."""
     log_values = _checked(log_values, "log_values")

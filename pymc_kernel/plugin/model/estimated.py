@@ -86,6 +86,8 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         self.reuse_noise = reuse_noise
         self.num_streams = num_streams
         self.key = uuid.uuid4().hex
+        # Whether it takes summaries for normal, which the simulations behind its estimates can check.
+        self.assumes_normal = getattr(fn, "assumes_normal", False)
         self.accepts_share = callable(getattr(fn, "accepted_share", None)) and fn.accepted_share(0.0) is not None
         self._kept = {}  # estimates by the hash of their inputs, the oldest first
 
@@ -123,7 +125,7 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         returned = self.fn(
             np.random.default_rng() if noise is None else noise, *[np.broadcast_to(i, np.shape(i)) for i in inputs]
         )
-        value = np.asarray(np.nan if returned is None else returned, dtype=float)
+        value = np.asarray(returned, dtype=float)
         shape = np.shape(inputs[-1]) if self.pointwise else ()
         if returned is None or (value.shape != shape if self.pointwise else value.size != 1):
             what = "None" if returned is None else f"an array of shape {value.shape}"
@@ -144,11 +146,6 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         if self.accepts_share:
             evaluation.accepted[self.key] = self.fn.accepted_share(float(value.item()))
         return value.reshape(shape)
-
-    @property
-    def assumes_normal(self) -> bool:
-        """Whether it takes summaries for normal, which the simulations behind its estimates can check."""
-        return getattr(self.fn, "assumes_normal", False)
 
 
 def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:

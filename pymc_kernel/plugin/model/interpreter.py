@@ -120,8 +120,7 @@ def of_position(model: pm.Model, point: dict, outputs: Sequence[Variable]) -> Ca
 
     For outputs in which the time is that of black boxes.
     """
-    settings = {"mode": STABLE, "on_unused_input": "ignore"}
-    return of_vector(model, model.value_vars, point, outputs, settings)[0]
+    return of_vector(model, model.value_vars, point, outputs, {"mode": STABLE, "on_unused_input": "ignore"})[0]
 
 
 def over_draws(
@@ -150,8 +149,8 @@ def over_draws(
     def evaluate(draws):
         parts = []
         for start in range(0, len(draws[0]), at_a_time):
-            batch = [d[start : start + at_a_time] for d in draws]
-            batch = [np.ascontiguousarray(d, dtype=dtype) for d, dtype in zip(batch, dtypes, strict=True)]
+            rows = slice(start, start + at_a_time)
+            batch = [np.ascontiguousarray(d[rows], dtype=dtype) for d, dtype in zip(draws, dtypes, strict=True)]
             # An output that does not depend on the draws has no dimension of draws.
             cores = [(o, np.shape(o)[np.ndim(o) - k :]) for o, k in zip(function(*batch), num_axes, strict=True)]
             parts.append([np.broadcast_to(o, (len(batch[0]), *core)) for o, core in cores])

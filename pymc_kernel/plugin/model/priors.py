@@ -248,12 +248,8 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
         kept = np.isfinite(positions).all(axis=1) & np.isfinite(log_densities)
         if not kept.any():
             return None
-        return PriorDraws(
-            positions[kept],
-            np.array(log_densities, dtype=float)[kept],
-            _joined([initial_point[name] for name in names], 1)[0],
-            float(log_prior(point)),
-        )
+        default = _joined([initial_point[name] for name in names], 1)[0]
+        return PriorDraws(positions[kept], np.array(log_densities, float)[kept], default, float(log_prior(point)))
 
 
 def _joined(values, count):

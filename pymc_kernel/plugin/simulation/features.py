@@ -92,7 +92,9 @@ class LearnedFeatures:
         order = rng.permutation(len(latent))
         split = order[held_out:], order[:held_out]
         sizes = [observed.shape[1], *self.hidden, self.num_features]
-        parameters = [pytensor.shared(p) for a, b in pairwise(sizes) for p in _initial(a, b, rng)]
+        # Weights and biases of the layers (He et al. 2015).
+        initial = [(rng.standard_normal((a, b)) * np.sqrt(2.0 / a), np.zeros(b)) for a, b in pairwise(sizes)]
+        parameters = [pytensor.shared(p) for layer in initial for p in layer]
         function, step = self._compile(parameters)
         losses = self._train(function, step, parameters, data, split, rng, progressbar)
         return FittedFeatures(function, mean, scale, losses)
@@ -109,11 +111,9 @@ class LearnedFeatures:
     def _compile(self, parameters):
         """Return compiled features, and the loss of a batch, whose evaluation moves the parameters by Adam's step."""
         points, targets, weights = pt.dmatrix("points"), pt.dmatrix("targets"), pt.dvector("weights")
-        layer = points
-        for k in range(0, len(parameters), 2):
-            layer = layer @ parameters[k] + parameters[k + 1]
-            if k + 2 < len(parameters):
-                layer = pt.maximum(layer, 0.0)
+        layer = points @ parameters[0] + parameters[1]
+        for slopes, offsets in zip(parameters[2::2], parameters[3::2], strict=True):
+            layer = pt.maximum(layer, 0.0) @ slopes + offsets
         features = layer / np.sqrt(self.num_features)
         size = points.shape[0].astype("float64")
         # One constant feature keeps the mean of the targets out of what the others must explain.
@@ -121,14 +121,11 @@ class LearnedFeatures:
         weighted = psi * weights[:, None]
         system = psi.T @ weighted / size + self.regularization * pt.eye(self.num_features + 1)
         cross = weighted.T @ targets / size
-        loss = (weights * (targets**2).sum(axis=1)).mean() - (
-            cross * pt.linalg.solve(system, cross, assume_a="pos")
-        ).sum()
+        explained = (cross * pt.linalg.solve(system, cross, assume_a="pos")).sum()
+        loss = (weights * (targets**2).sum(axis=1)).mean() - explained
         updates = pm.adam(loss, parameters, learning_rate=self.learning_rate)
-        return (
-            pytensor.function([points], features, mode=QUICK),
-            pytensor.function([points, targets, weights], loss, updates=updates, mode=QUICK),
-        )
+        step = pytensor.function([points, targets, weights], loss, updates=updates, mode=QUICK)
+        return pytensor.function([points], features, mode=QUICK), step
 
     def _validation_loss(self, psi, data, inside, outside):
         """Return the loss on pairs held out, the regression on the features ``psi`` being that of the others."""
@@ -149,9 +146,8 @@ class LearnedFeatures:
             try:
                 for _ in range(self.num_epochs):
                     order = rng.permutation(inside)
-                    batch_losses = []
-                    for a in range(0, len(order) - self.batch_size + 1, self.batch_size):
-                        batch_losses.append(step(*(v[order[a : a + self.batch_size]] for v in data)))
+                    starts = range(0, len(order) - self.batch_size + 1, self.batch_size)
+                    batch_losses = [step(*(v[order[a : a + self.batch_size]] for v in data)) for a in starts]
                     loss = self._validation_loss(function(data[0]), data, inside, outside) / null[1]
                     losses.append((np.mean(batch_losses) / null[0], loss))
                     num_without_gain += 1
@@ -190,8 +186,3 @@ class FittedFeatures:
     def __call__(self, observed) -> np.ndarray:
         """Return features (m, num_features) of ``observed`` (m, q)."""
         return self.function((as_points(observed, "observed") - self.mean) / self.scale)
-
-
-def _initial(before, after, rng):
-    """Return weights and biases of one layer (He et al. 2015)."""
-    return rng.standard_normal((before, after)) * np.sqrt(2.0 / before), np.zeros(after)

@@ -145,12 +145,7 @@ def sample_kbr(
     warn_of_failed_pairs(failed, failed + len(fitted.latent))
     is_long = summary is None and np.size(observed) > _MANY_NUMBERS
     shorter = f"a summary= of the {np.size(observed)} numbers that the data are, " if is_long else ""
-    advice = (
-        f"Take {shorter}more simulations, or sample_likelihood_free; if the model simulates nothing like the data, "
-        "check its prior."
-    )
-    effective = float(1.0 / (posterior.weights**2).sum())
-    stats = judged(posterior, replicates, opinion, fitted.observed, observed, effective, advice, rng)
+    stats = judged(posterior, replicates, opinion, fitted.observed, observed, f"{shorter}more simulations", rng)
     of_fit = {"num_local": len(near.latent), "regularization": near.regularization, "rank": near.features.factor.rank}
     groups["sample_stats"] = stats.assign({"num_failed": failed, **of_fit})
     tree = xr.DataTree.from_dict(groups)

@@ -160,8 +160,7 @@ def sample_likelihood_free(
     check_prior_draws(model, "Simulations begin at draws of the prior: give it a proper one.")
     warn_of_potentials(model, "the posterior will be that of the model without them")
     rng = np.random.default_rng(random_seed)
-    settings = {} if estimator is None else {"estimator": estimator}
-    config = CautiousRounds(num_simulations, rounds, **settings)
+    config = CautiousRounds(num_simulations, rounds, LearnedLikelihood() if estimator is None else estimator)
     prior = ModelPrior(model)
 
     def simulated(parameters, number):
@@ -173,7 +172,10 @@ def sample_likelihood_free(
     with interrupts_wait:
         state, simulations = _all_rounds(config, config.init(prior, observed), simulated, rng, progressbar)
         with progress_bar("Drawing from the posterior", None, progressbar):
-            posterior = _posterior(rng, config, state, chains, draws)
+            sampler = replace(config.sampler, num_particles=max(draws, NUM_PARTICLES))
+            # One for each chain, which differ as much as what was learned is unsure; or the best.
+            likelihoods = config.refits(rng, state, chains) if chains > 1 else [state.likelihood]
+            posterior = [sampler.sample(rng, state.prior, likelihood) for likelihood in likelihoods]
         positions = np.concatenate([chain.positions[:draws] for chain in posterior])
         groups = learned_groups(model, positions, (chains, draws), simulations)
         of_rounds = {name: ("round", [getattr(r, name) for r in state.rounds]) for name in state.rounds[0]._fields}
@@ -227,19 +229,11 @@ def _refuse_useless(tree: xr.DataTree, summaries: np.ndarray) -> None:
 def _joined(simulations):
     """Return the simulations of all rounds, one after another, with a coordinate that says which."""
     sizes = [tree["prior"].sizes["draw"] for tree in simulations]
-    number = xr.DataArray(np.repeat(np.arange(len(sizes)), sizes), dims="draw")
+    coords = {"draw": np.arange(sum(sizes)), "round": ("draw", np.repeat(np.arange(len(sizes)), sizes))}
     groups = {}
     for name in ("prior", "prior_predictive"):
-        joined = xr.concat([tree[name].to_dataset() for tree in simulations], dim="draw")
-        groups[name] = joined.assign_coords(draw=np.arange(sum(sizes)), round=number)
+        groups[name] = xr.concat([tree[name].to_dataset() for tree in simulations], dim="draw").assign_coords(coords)
     return xr.DataTree.from_dict(groups)
-
-
-def _posterior(rng, config: CautiousRounds, state: State, chains: int, draws: int) -> list[Draws]:
-    """Return draws for each chain, of likelihoods that differ as much as what was learned is unsure; or of the best."""
-    sampler = replace(config.sampler, num_particles=max(draws, NUM_PARTICLES))
-    likelihoods = config.refits(rng, state, chains) if chains > 1 else [state.likelihood]
-    return [sampler.sample(rng, state.prior, likelihood) for likelihood in likelihoods]
 
 
 def _stats(state: State, posterior: list[Draws]) -> dict:
@@ -278,17 +272,13 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
     )
     slack = _CHANCE * np.sqrt(0.95 * 0.05 / max(last.num_near // 5, 1))  # a fifth is held out
     coverage = last.held_out_coverage
+    is_unlikely, is_stuck = last.place < FALSE_ALARMS, bool(stats["correlation"] > _REMEMBERED)
+    is_off = not _COVERAGE[0] - slack < coverage < _COVERAGE[1] + slack
     found = {
-        f"the data are in a place that posterior draws predict with probability {last.place:.3g}": (
-            last.place < FALSE_ALARMS
-        ),
-        f"of held-out simulations, {100 * coverage:.0f} % lie in the regions that should hold 95 %": (
-            not _COVERAGE[0] - slack < coverage < _COVERAGE[1] + slack
-        ),
+        f"the data are in a place that posterior draws predict with probability {last.place:.3g}": is_unlikely,
+        f"of held-out simulations, {100 * coverage:.0f} % lie in the regions that should hold 95 %": is_off,
         f"the last round simulated where the likelihood has the power {last.power:.2g} only": 0.0 < last.power < 1.0,
-        "particles have not forgotten where they were, so weights of modes may be wrong": (
-            bool(stats["correlation"] > _REMEMBERED)
-        ),
+        "particles have not forgotten where they were, so weights of modes may be wrong": is_stuck,
     }
     advice = (
         "Take more simulations, or summaries that vary smoothly with the parameters. If the data are nothing like what "

@@ -97,30 +97,23 @@ def sample_abc(
     latent, summaries = latent[is_whole], summaries[is_whole]
     _, spread = robust_scales(summaries)
     count = max(quantile * len(latent), _FEWEST_A_SLOPE * (summaries.shape[1] + 1) if adjust else 0)
-    accepted = rejection(summaries / spread, observed / spread, min(count / len(latent), 1.0))
-    pairs = latent[accepted.index], (summaries / spread)[accepted.index], observed / spread
+    scaled, target = summaries / spread, observed / spread
+    accepted = rejection(scaled, target, min(count / len(latent), 1.0))
     weights = accepted.weights if adjust else np.full(len(accepted.index), 1.0 / len(accepted.index))
-    posterior = _adjusted(pairs, weights, adjust)
+
+    def adjusted(factors):
+        places, shares = latent[accepted.index], factors / factors.sum()
+        moved = regression_adjusted(places, scaled[accepted.index], target, shares) if adjust else places
+        return Weighted(moved, shares)
+
+    posterior = adjusted(weights)
     factors = rng.standard_exponential((max(chains, NUM_REPLICATES), len(weights)))
-    replicates = [_adjusted(pairs, weights * row, adjust) for row in factors]
+    replicates = [adjusted(weights * row) for row in factors]
     used, draws = replicates[:chains] if chains > 1 else [posterior], draws or len(weights)
     positions = np.concatenate([one.points[resample(one.weights, draws, rng)] for one in used])
     opinion = second_opinion(posterior, *all_pairs, observed, rng)
-    effective = 1.0 / (weights**2).sum()
     groups = learned_groups(model, positions, (chains, draws), simulations)
-    advice = (
-        "Take more simulations or better summaries, or sample_likelihood_free; if the model simulates nothing like the "
-        "data, check its prior."
-    )
-    stats = judged(posterior, replicates, opinion, summaries, observed, effective, advice, rng)
+    stats = judged(posterior, replicates, opinion, summaries, observed, "more simulations or better summaries", rng)
     counts = {"accept": len(weights) / total, "epsilon": accepted.epsilon, "num_simulations": total}
-    counts |= {"num_accepted": len(weights), "num_failed": failed}
-    groups["sample_stats"] = stats.assign(counts)
+    groups["sample_stats"] = stats.assign(counts | {"num_accepted": len(weights), "num_failed": failed})
     return xr.DataTree.from_dict(groups)
-
-
-def _adjusted(pairs, weights, adjust):
-    """Return accepted parameters with ``weights``, moved to the observation if need be."""
-    latent, summaries, observed = pairs
-    weights = weights / weights.sum()
-    return Weighted(regression_adjusted(latent, summaries, observed, weights) if adjust else latent, weights)

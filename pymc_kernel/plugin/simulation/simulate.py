@@ -129,8 +129,7 @@ def simulate(
     specs = _specs(model, graph, sampler.here(), parameters, dims)
     identity = {"seed": None if random_seed is None else str(_entropy(random_seed))} | model_fingerprint(graph)
     identity["parameters"] = "prior" if parameters is None else array_fingerprint(parameters)
-    fresh = {"seed": str(_entropy(None))}
-    keeper, made = open_store(store, specs, coords, draws, batch_size, identity, fresh)
+    keeper, made = open_store(store, specs, coords, draws, batch_size, identity, {"seed": str(_entropy(None))})
     task = partial(simulate_batch, sampler, specs, keeper.batch_size, int(made["seed"]), timeout, retries)
     with interrupts_wait:
         ran = _run(keeper, task, parameters, executor, retries, max_in_flight, progressbar)
@@ -237,16 +236,13 @@ def _tree(keeper, store, specs, coords, model, max_failures, ran):
 
 
 def _groups(keeper, specs, coords):
-    groups = {}
+    groups, index = {}, {"chain": np.arange(1), "draw": np.arange(keeper.draws)}
     for name, spec in specs.items():
         group, _, variable = name.partition("/")
-        groups.setdefault(group, {})[variable] = (("chain", "draw", *spec.dims), keeper.arrays[name])
-    index = {"chain": np.arange(1), "draw": np.arange(keeper.draws)}
-    datasets = {}
-    for group, variables in groups.items():
-        used = {d for dims, _ in variables.values() for d in dims}
-        datasets[group] = xr.Dataset(variables, coords=index | {d: v for d, v in coords.items() if d in used})
-    return datasets
+        labels = index | {d: v for d, v in coords.items() if d in spec.dims}
+        array = xr.DataArray(keeper.arrays[name], labels, ("chain", "draw", *spec.dims))
+        groups.setdefault(group, xr.Dataset())[variable] = array
+    return groups
 
 
 def simulate_batch(sampler: Remote, specs, batch_size, entropy, timeout, retries, index, size, parameters):

@@ -9,6 +9,7 @@ from scipy.special import ndtr
 from pymc_kernel.embeddings.inputs import OUTSIDE, typicality
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin.warn import report_all
+from pymc_kernel.smc.weights import normalized
 
 NUM_REPLICATES = 16  # fits to resampled simulations: their standard deviation is then known to a fifth of it
 _FEW_EFFECTIVE = 30  # effective number of simulations, below which a warning is given
@@ -54,14 +55,15 @@ class SecondOpinion(NamedTuple):
 
 
 def judged(
-    posterior, replicates, opinion: SecondOpinion, summaries, observed, effective: float, advice: str, rng
+    posterior, replicates, opinion: SecondOpinion, summaries, observed, to_take: str, rng: np.random.Generator
 ) -> xr.Dataset:
     """Report all that speaks against a posterior, and return its statistics.
 
     ``replicates`` are the same by resampled simulations, ``summaries`` (n, q) those of simulations that did not fail,
-    and ``effective`` is the effective number of simulations that draws come from.
+    and ``to_take`` says in words what the user should take to learn more.
     """
     typical = float(typicality(summaries, observed[None], rng)[0])
+    effective = float(1.0 / (posterior.weights**2).sum())
     error, spread_error = learning_errors(posterior, replicates)
     stats = xr.Dataset(
         {
@@ -74,6 +76,9 @@ def judged(
             "second_opinion_effective": opinion.effective,
             "second_opinion_outside": opinion.outside,
         }
+    )
+    advice = (
+        f"Take {to_take}, or sample_likelihood_free; if the model simulates nothing like the data, check its prior."
     )
     report_all(findings(typical, effective, error, [str(opinion)]), advice, stats)
     return stats
@@ -95,8 +100,7 @@ def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion
     logs = likelihood.log_density(latent, observed)
     if not np.isfinite(logs.max()) or not (spread > 0.0).all():
         return nothing
-    weights = np.exp(logs - logs.max())
-    weights /= weights.sum()
+    weights = normalized(logs)
     other_mean, other_spread = _moments(Weighted(latent, weights))
     other_spread = np.maximum(other_spread, np.finfo(float).tiny)
     order = np.argsort(logs)
