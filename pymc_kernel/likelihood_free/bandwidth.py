@@ -86,16 +86,15 @@ def explore(
         raise ValueError(f"observed must be a vector of numbers below {LARGEST:.0e}, got {observed}.")
     counts = [round(share * num_pilot) for share in _SHARES]
     positions, summaries = np.empty((0, prior.shape[1])), np.empty((0, len(observed)))
-    proposed, recent = prior[: counts[0]], 0
+    proposed = prior[: counts[0]]
     for count in [*counts[1:], None]:
         simulated = simulate(proposed)
         is_whole = (np.abs(simulated) < LARGEST).all(axis=1)
-        recent = int(is_whole.sum())
         positions = np.concatenate([positions, proposed[is_whole]])
         summaries = np.concatenate([summaries, simulated[is_whole]])
         if len(positions) < max(10, counts[0] // 10):
             raise TooManyFailures(f"only {len(positions)} of {counts[0]} pilot simulations succeeded")
-        near = _near_observation(positions, summaries, observed, max(recent, 30))
+        near = _near_observation(positions, summaries, observed, max(int(is_whole.sum()), 30))
         if count is not None:
             proposed = near[rng.choice(len(near), size=count)]
             # With noise of their own covariance, so that the posterior is not missed.
@@ -233,11 +232,9 @@ def _hidden_information(offsets, informative):
     width = len(informative) - informative.shape[1]
     if width == 0 or len(offsets) < 3:
         return 0.0
-    noise = []
-    for one in offsets:
-        left = one - one.mean(axis=0)
-        left = left - left @ informative @ informative.T
-        noise.append((left**2).sum() / (width * (len(one) - 1)))
+    centered = [u - u.mean(axis=0) for u in offsets]
+    left = [u - u @ informative @ informative.T for u in centered]
+    noise = [(u**2).sum() / (width * (len(u) - 1)) for u in left]
     return float(np.std(0.5 * np.log(np.maximum(noise, 1e-300)), ddof=1) * math.sqrt(2.0 * width))
 
 

@@ -122,9 +122,7 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         """Return what the user's function does, as an array, and write what it says of that into the evaluation."""
         noise = evaluation.noise.get(self.key)
         # Views that cannot be written to: some of the arrays are the chain's own position.
-        returned = self.fn(
-            np.random.default_rng() if noise is None else noise, *[np.broadcast_to(i, np.shape(i)) for i in inputs]
-        )
+        returned = self.fn(np.random.default_rng() if noise is None else noise, *[_read_only(i) for i in inputs])
         value = np.asarray(returned, dtype=float)
         shape = np.shape(inputs[-1]) if self.pointwise else ()
         if returned is None or (value.shape != shape if self.pointwise else value.size != 1):
@@ -146,6 +144,12 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         if self.accepts_share:
             evaluation.accepted[self.key] = self.fn.accepted_share(float(value.item()))
         return value.reshape(shape)
+
+
+def _read_only(value) -> np.ndarray:
+    view = np.asarray(value).view()
+    view.flags.writeable = False
+    return view
 
 
 def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:

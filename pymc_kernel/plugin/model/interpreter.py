@@ -129,7 +129,6 @@ def over_draws(
     inputs: Sequence[Variable] | None = None,
     shapes: Sequence[tuple[int, ...]] | None = None,
     at_a_time: int = DRAWS_AT_A_TIME,
-    mode: Mode | str | None = QUICK,
     **compile_kwargs: Any,
 ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
     """Return a function from draws of the inputs, a list of (n, ...), to those of the outputs, in one vectorized graph.
@@ -140,7 +139,7 @@ def over_draws(
     inputs = list(model.value_vars if inputs is None else inputs)
     shapes = [v.type.shape for v in inputs] if shapes is None else shapes
     many = {v: tensor(dtype=v.dtype, shape=(None, *s)) for v, s in zip(inputs, shapes, strict=True)}
-    settings = {"on_unused_input": "ignore", "mode": mode} | compile_kwargs
+    settings = {"on_unused_input": "ignore", "mode": QUICK} | compile_kwargs
     with model, compiling():
         function = pymc_compile(list(many.values()), vectorize_graph(list(outputs), many), **settings)
     function.trust_input = True

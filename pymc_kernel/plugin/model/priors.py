@@ -46,13 +46,12 @@ def prior_expression(model: pm.Model) -> list:
 
     Of variables without draws it is PyMC's initial value, jittered as PyMC jitters it.
     """
-    improper = without_draws(model)
-    of_pymc = {v: model.rvs_to_initial_values.get(v) for v in improper}
+    improper = {v: model.rvs_to_initial_values.get(v) for v in without_draws(model)}
     return make_initial_point_expression(
         free_rvs=model.free_RVs,
         rvs_to_transforms=model.rvs_to_transforms,
         initval_strategies=dict.fromkeys(model.free_RVs)
-        | {v: "support_point" if value is None else value for v, value in of_pymc.items()},
+        | {v: "support_point" if value is None else value for v, value in improper.items()},
         jitter_rvs=set(improper),
         default_strategy="prior",
         return_transformed=True,

@@ -145,14 +145,11 @@ def _with_offsets(posterior, model):
 
     As Bambi leaves out offsets but keeps the effects, a spread times the offset each.
     """
-    for rv in model.free_RVs:
-        effects = () if rv.name in posterior else [e for e in model.deterministics if e.name in posterior]
-        for effect in effects:
-            offsets = _told_by(effect, rv, posterior, model)
-            if offsets is not None:
-                like = posterior[effect.name].transpose("chain", "draw", ...)
-                posterior = posterior.assign({rv.name: like.copy(data=offsets.reshape(like.shape))})
-                break
+    for rv, effect in itertools.product(model.free_RVs, model.deterministics):
+        is_asked = rv.name not in posterior and effect.name in posterior
+        if is_asked and (offsets := _told_by(effect, rv, posterior, model)) is not None:
+            like = posterior[effect.name].transpose("chain", "draw", ...)
+            posterior = posterior.assign({rv.name: like.copy(data=offsets.reshape(like.shape))})
     return posterior
 
 

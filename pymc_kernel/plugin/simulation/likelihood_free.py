@@ -315,9 +315,8 @@ def _words_of(checks: Checks, names: list[str]) -> list[str]:
                 f"{'narrow' if spread > 1.0 else 'wide'}: true values spread {spread:.2f} times as far as they say"
             )
     # Quantiles tell of an edge, and of long tails, where nothing else is wrong.
-    for side, level, shares, chances in zip(
-        ("below", "above"), ("5 %", "95 %"), calibration.tails, calibration.tail_chance, strict=True
-    ):
+    sides = zip(("below", "above"), ("5 %", "95 %"), calibration.tails, calibration.tail_chance, strict=True)
+    for side, level, shares, chances in sides:
         for name, share, probability in zip(names, shares, chances, strict=True):
             if probability < chance:
                 found.append(

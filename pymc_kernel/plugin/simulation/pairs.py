@@ -63,8 +63,8 @@ def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarr
     discrete = [rv.name for rv in model.free_RVs if np.issubdtype(rv.dtype, np.integer) or rv.dtype == "bool"]
     if discrete:
         raise ValueError(f"{', '.join(discrete)}: {who} draws continuous parameters only; let the simulator draw them.")
-    data_sets = {name: values[None] for name, values in data.items()}
-    observed = _summaries(data_sets, _summary_functions(model, summary))[0]
+    functions = _summary_functions(model, summary)
+    observed = _summaries({name: values[None] for name, values in data.items()}, functions)[0]
     if not np.isfinite(observed).all():
         raise ValueError("the observed data, or their summaries, have NaN or infinite entries.")
     return observed
