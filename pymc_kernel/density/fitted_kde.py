@@ -1,8 +1,8 @@
 """A kernel density estimate, the posterior of its bandwidth, and its mixtures of normal or Student t densities."""
 
 import math
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 import numpy as np
 from scipy.special import gammaln, logsumexp
@@ -10,7 +10,7 @@ from scipy.special import gammaln, logsumexp
 from pymc_kernel.density.sites import GammaPosterior, Likelihood, Propagation, WishartPosterior, empty_sites, propagate
 from pymc_kernel.errors import warn_caller
 from pymc_kernel.kernels.points import as_points, check_between
-from pymc_kernel.linalg import definite_cholesky
+from pymc_kernel.linalg import LOG_2PI, definite_cholesky
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
@@ -43,11 +43,9 @@ def without_ties(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     n, d = x.shape
     thumb = (4.0 / ((d + 2.0) * n)) ** (1.0 / (d + 4.0)) * x.std(axis=0)
     rows = np.bincount(inverse.ravel())[inverse.ravel()] > 1
+    widths = [_noise_width(np.unique(column), n, width) for column, width in zip(x.T, thumb, strict=True)]
     x = x.copy()
-    widths = []
-    for k in range(d):
-        widths.append(_noise_width(np.unique(x[:, k]), n, thumb[k]))
-        x[rows, k] += widths[-1] * (rng.random(int(rows.sum())) - 0.5)
+    x[rows] += widths * (rng.random((d, int(rows.sum()))).T - 0.5)
     shown = ", ".join(f"{width:.2g}" for width in widths)
     warn_caller(
         f"{num_tied} of {n} points repeat an earlier one; uniform noise of the widths {shown} is added to all rows "
@@ -126,10 +124,10 @@ class FittedKDE:
             raise ValueError(f"further data have {new.shape[1]} dimensions, the first had {self.centers.shape[1]}.")
         n, m = len(self.centers), len(new)
         new = without_ties(np.concatenate([self.centers, new]), np.random.default_rng(rng))[n:]
-        old = self.propagation.sites.copy()
-        old.constants[:] += math.log(n - 1.0)
+        sites = self.propagation.sites
+        old = sites._replace(constants=sites.constants + math.log(n - 1.0))
         likelihood = Likelihood(self.centers, np.full(n, -1), new, n + m - 1.0, old)
-        first = propagate(self.prior, self.posterior, self.propagation.sites, likelihood, self.max_sweeps)
+        first = propagate(self.prior, self.posterior, sites, likelihood, self.max_sweeps)
         centers = np.concatenate([self.centers, new])
         likelihood = Likelihood(new, np.arange(n, n + m), centers, n + m - 1.0)
         fixed_log = float(first.sites.constants.sum())
@@ -138,9 +136,9 @@ class FittedKDE:
         )
         _check_proper(second.posterior)
         second.warn(self.structure)
-        propagation = second._replace(sites=first.sites.joined(second.sites))
-        evidences = {self.structure: propagation.log_evidence}
-        return FittedKDE(self.structure, self.prior, centers, propagation, self.max_sweeps, evidences)
+        sites = sites._make(map(np.concatenate, zip(first.sites, second.sites, strict=True)))
+        evidences = {self.structure: second.log_evidence}
+        return replace(self, centers=centers, propagation=second._replace(sites=sites), log_evidences=evidences)
 
     @one_blas_thread
     def log_density(self, x, *, averaged: bool = False) -> np.ndarray:
@@ -194,26 +192,20 @@ def _check_proper(posterior) -> None:
 
 def normal_mixture(x: np.ndarray, centers: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """Return the log of the mean normal density around the centers (n, d), at ``x`` (m, d); shape (m,)."""
-    root = np.linalg.cholesky(precision)
-    d = len(precision)
-    constant = np.log(np.diag(root)).sum() - 0.5 * d * math.log(2.0 * math.pi)
-    return constant + _log_mean_kernel(x @ root, centers @ root, 0.0)
+    return _log_mean_kernel(x, centers, np.linalg.cholesky(precision), 0.0) - 0.5 * len(precision) * LOG_2PI
 
 
 def student_mixture(x: np.ndarray, centers: np.ndarray, posterior) -> np.ndarray:
     """Return the log of the mean of N(x | x_r, L^-1) over the posterior of L and the centers x_r, shape (m,)."""
     d = x.shape[1]
-    if isinstance(posterior, WishartPosterior):
-        root, dof = np.linalg.cholesky(np.linalg.inv(posterior.inverse_scale)), posterior.dof
-        constant = gammaln(0.5 * (dof + 1.0)) - gammaln(0.5 * (dof + 1.0 - d)) - 0.5 * d * math.log(math.pi)
-        constant += np.log(np.diag(root)).sum()
-        return constant + _log_mean_kernel(x @ root, centers @ root, dof + 1.0)
+    if isinstance(posterior, WishartPosterior) or len(posterior.shape) == 1:
+        if isinstance(posterior, WishartPosterior):
+            root, power = np.linalg.cholesky(np.linalg.inv(posterior.inverse_scale)), posterior.dof + 1.0
+        else:
+            root, power = np.eye(d) / np.sqrt(2.0 * posterior.rate), 2.0 * posterior.shape[0] + d
+        constant = gammaln(0.5 * power) - gammaln(0.5 * (power - d)) - 0.5 * d * math.log(math.pi)
+        return constant + _log_mean_kernel(x, centers, root, power)
     shape, rate, _ = posterior
-    if len(shape) == 1:
-        a, b = shape[0], rate[0]
-        constant = gammaln(a + 0.5 * d) - gammaln(a) - 0.5 * d * math.log(2.0 * math.pi * b)
-        unit = 1.0 / math.sqrt(2.0 * b)
-        return constant + _log_mean_kernel(x * unit, centers * unit, 2.0 * a + d)
     # Independent coordinates: a product of Student t, a block of rows at a time.
     out = np.empty(len(x))
     constant = (gammaln(shape + 0.5) - gammaln(shape) - 0.5 * np.log(2.0 * math.pi * rate)).sum()
@@ -226,16 +218,15 @@ def student_mixture(x: np.ndarray, centers: np.ndarray, posterior) -> np.ndarray
     return constant + out
 
 
-def _log_mean_kernel(x, centers, power):
-    """Return log of the mean over centers of exp(-s / 2), or of (1 + s)^(-power / 2), s the squared distance; (m,)."""
-    x, centers = np.ascontiguousarray(x), np.ascontiguousarray(centers)
-    out = np.empty(len(x))
+def _log_mean_kernel(x, centers, root, power):
+    """Return the log determinant of a root plus the log of the mean over centers of a kernel, (m,).
 
-    def block(start, stop):
-        _kernel_rows(x, centers, power, out, start, stop)
-
-    over_row_blocks(block, len(x), float(centers.size))
-    return out
+    It is exp(-s / 2), or (1 + s)^(-power / 2) where the power is not zero; s is the squared distance of points that are
+    multiplied by the root.
+    """
+    x, centers, out = x @ root, centers @ root, np.empty(len(x))
+    over_row_blocks(partial(_kernel_rows, x, centers, power, out), len(x), float(centers.size))
+    return np.log(np.diag(root)).sum() + out
 
 
 @compiled

@@ -90,14 +90,6 @@ class Sites(NamedTuple):
     scales: np.ndarray  # (m, d, d) or (m, g)
     constants: np.ndarray  # (m,) logs
 
-    def copy(self) -> "Sites":
-        """Return sites of their own."""
-        return Sites(*(array.copy() for array in self))
-
-    def joined(self, other: "Sites") -> "Sites":
-        """Return these and the ``other`` ones."""
-        return Sites(*(np.concatenate(pair) for pair in zip(self, other, strict=True)))
-
 
 class Likelihood(NamedTuple):
     """What the sites stand for: each point under the mean of the kernels at all centers but itself."""
@@ -168,8 +160,7 @@ def propagate(
     ``posterior`` is where it begins: the prior times the ``sites`` of the likelihood's points, and others that stay as
     they are and have the log constants ``fixed_log``.
     """
-    sites, converged = sites.copy(), False
-    evidence, size = -math.inf, -math.inf
+    sites, evidence, size = Sites(*map(np.copy, sites)), -math.inf, -math.inf
     for sweep in range(max_sweeps):
         posterior, repairs = _sweep(posterior, sites, likelihood, 1.0 if sweep < _DAMPED_AFTER else 0.5)
         new_size, new_evidence = posterior.concentration(), _log_evidence(prior, posterior, sites, fixed_log)
