@@ -119,7 +119,7 @@ def some_residuals(rng):
     marginals = Marginals.start(np.empty((1, 2)), 3)
     roots = np.array([[[1.0, 0.0], [0.5, 2.0]], [[0.3, 0.0], [-0.2, 0.5]]])
     joint = Joint(np.log([0.3, 0.7]), rng.standard_normal((2, 2)), roots)
-    return [Marginals.normal(2), marginals, joint, joint.scaled(1.7), marginals.scaled(0.4)]
+    return [Marginals.start(np.empty((1, 2)), 1), marginals, joint, joint.scaled(1.7), marginals.scaled(0.4)]
 
 
 @pytest.mark.parametrize("number", range(5))

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit, log_expit, logit
 
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map
-from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, ROWS, fit_blocks
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, fit_blocks, row_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap, make_features
 from pymc_kernel.likelihood_free.learned_likelihood.stages import Design
 from pymc_kernel.parallel import one_blas_thread
@@ -101,8 +101,7 @@ class Chance:
     def evaluate(self, parameters, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return log probabilities (m,), and gradients (m, d), zero if not wanted."""
         log_probabilities, slopes = np.empty(len(parameters)), np.zeros(np.shape(parameters))
-        for start in range(0, len(parameters), ROWS):
-            rows = slice(start, start + ROWS)
+        for rows in row_blocks(len(parameters)):
             part = parameters[rows]
             z = self.parameters(part)
             features = self.features(z)

@@ -14,6 +14,11 @@ _MAX_ITERATIONS = 20
 _CHANGE = 5e-2  # of a log precision, below which iterations end
 
 
+def row_blocks(number: int, size: int = ROWS) -> list[slice]:
+    """Return slices that cover so many rows, ``size`` each at most."""
+    return [slice(start, start + size) for start in range(0, number, size)]
+
+
 class BlockFit(NamedTuple):
     """Weights of features, for one response."""
 
@@ -95,8 +100,6 @@ def _solved(used, precisions, variance):
 def _updated(precisions, used, weights, factor, prune):
     """Return precisions after one update, and how many weights the data determine."""
     precisions, chosen, gains = precisions.copy(), np.flatnonzero(used.finite), {}
-    if not chosen.size:
-        return precisions, 1.0
     now, ends = precisions[chosen], used.starts + used.sizes
     spread = np.add.reduceat(np.einsum("kj,kj->j", factor, factor), used.starts)
     determined = np.maximum(used.sizes - now * spread, 0.0)

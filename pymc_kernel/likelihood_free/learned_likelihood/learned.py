@@ -277,10 +277,8 @@ class LearnedLikelihood:
         first = FittedLikelihood(transform, learned, examples)
         held_out = check_held_out(first, parameters[back], summaries[back], rng)
         density = learn_by_plan(places, data, plan, rng, self._sizes, self.num_replicates)
-        success = None
-        if not whole.all():
-            used = weights_of_all > 0.0
-            success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
+        used = weights_of_all > 0.0
+        success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
         return FittedLikelihood(transform, density, examples, held_out, plan, success)
 
     def fit_chance(self, parameters, happened, rng, *, weights=None, links=LINKS) -> Chance | None:

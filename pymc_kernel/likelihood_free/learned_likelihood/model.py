@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, ROWS
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, ROWS, row_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Residuals
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
@@ -72,19 +72,18 @@ class ConditionalDensity:
     def log_densities(self, parameters, observed: Observed) -> np.ndarray:
         """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
         out, residuals = np.empty((len(observed.values), len(parameters))), self.residuals.one_of(0)
-        for start in range(0, len(parameters), ROWS):
-            entries = self._estimate(parameters[start : start + ROWS])
+        for rows in row_blocks(len(parameters)):
+            entries = self._estimate(parameters[rows])
             size = entries.means.shape
             for k in range(len(out)):
                 row = Observed(*[np.broadcast_to(part[k], size) for part in observed])
-                out[k, start : start + ROWS] = log_terms(entries, row, residuals).log_density
+                out[k, rows] = log_terms(entries, row, residuals).log_density
         return out
 
     def sample(self, parameters, rng) -> np.ndarray:
         """Return one draw of the values (m, q) for each of the parameters (m, d)."""
         out, residuals = [], self.residuals.one_of(0)
-        for start in range(0, len(parameters), ROWS):
-            part = parameters[start : start + ROWS]
+        for part in (parameters[rows] for rows in row_blocks(len(parameters))):
             out.append(values_of(self._estimate(part), residuals.sample(len(part), rng)))
         return np.concatenate(out)
 
@@ -92,9 +91,7 @@ class ConditionalDensity:
         """Return log densities (r, m) at parameters (m, d), and gradients (r, m, d), zero if not wanted."""
         r = len(self.joined)
         found, slopes = np.empty((r, len(parameters))), np.zeros((r, *parameters.shape))
-        size = max(ROWS // r, 1)
-        for start in range(0, len(parameters), size):
-            rows = slice(start, start + size)
+        for rows in row_blocks(len(parameters), max(ROWS // r, 1)):
             z = self.parameters(parameters[rows])
             features = self.features(z)
             parts, inside = _entries(features, self.joined, self.coefficients, self.limits)

@@ -39,8 +39,11 @@ class _Mixture:
         """Return the distribution after steps of expectation and maximization from here."""
         current, before, least = self, -np.inf, self._least_gain()
         for _ in range(iterations):
-            current, density = current._step(noise, weights)
-            score = weights @ density / weights.sum()
+            _, parts = current._parts(noise)
+            density = _log_sum(parts)
+            shares = np.exp(parts - density) * weights.reshape(-1, *[1] * (density.ndim - 1))
+            current = self._maximized(noise, shares)
+            score = weights @ density.reshape(len(noise), -1).sum(axis=1) / weights.sum()
             if score - before < least:
                 break
             before = score
@@ -122,33 +125,24 @@ class Marginals(_Mixture):
     def _least_gain(self):
         return _GAIN * len(self.log_weights) / 2
 
-    def _step(self, noise, weights):
-        """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""
-        _, parts = self._parts(noise)
-        density = _log_sum(parts)
-        shares = np.exp(parts - density) * weights[:, None]
+    @classmethod
+    def _maximized(cls, noise, shares) -> "Marginals":
+        """Return the mixtures for shares (k, n, q) of the cases, with a little of a prior for their variances."""
         counts = shares.sum(axis=1).T
         means = np.einsum("knq,nq->qk", shares, noise) / np.maximum(counts, 1e-10)
         squares = np.einsum("knq,knq->qk", shares, (noise - _components_first(means)) ** 2)
         prior = _PRIOR_VARIANCE / means.shape[1] ** 2
         sds = np.sqrt((squares + _PRIOR_COUNT * prior) / (counts + _PRIOR_COUNT))
-        log_weights = np.log((counts + 1e-3) / (weights.sum() + 1e-3 * counts.shape[1]))
-        return Marginals(log_weights, means, sds), density.sum(axis=1)
-
-    @classmethod
-    def normal(cls, num_summaries: int) -> "Marginals":
-        """Return standard normal residuals."""
-        one = np.ones((num_summaries, 1))
-        return cls(0.0 * one, 0.0 * one, one)
+        log_weights = np.log((counts + 1e-3) / (counts.sum(axis=1, keepdims=True) + 1e-3 * counts.shape[1]))
+        return cls(log_weights, means, sds)
 
     @classmethod
     def start(cls, noise, number: int) -> "Marginals":
         """Return components that differ in spread and, a little, in place."""
-        q = noise.shape[1]
         sds = _SCALES ** (np.arange(number) - 0.6 * (number - 1))
         means = 0.5 * np.where(np.arange(number) % 2, 1.0, -1.0) * np.minimum(sds, 1.0)
-        tile = np.ones((q, 1))
-        return cls(tile * -np.log(number) * np.ones(number), tile * means, tile * sds)
+        of_one = np.full(number, -np.log(number)), means, sds
+        return cls(*[np.tile(values, (noise.shape[1], 1)) for values in of_one])
 
     @classmethod
     def of_quantiles(cls, noise, number: int) -> "Marginals":
@@ -211,11 +205,19 @@ class Joint(_Mixture):
     def _least_gain(self):
         return _GAIN
 
-    def _step(self, noise, weights):
-        """Return the distribution after a step of expectation and maximization, and log densities (n,) before it."""
-        _, parts = self._parts(noise)
-        density = _log_sum(parts)
-        return _maximized(noise, (np.exp(parts - density) * weights).T), density
+    @classmethod
+    def _maximized(cls, noise, shares) -> "Joint":
+        """Return the mixture for shares (k, n) of the cases, with a little of a prior for its covariances."""
+        k, q = len(shares), noise.shape[1]
+        counts = shares.sum(axis=1)
+        prior = _PRIOR_VARIANCE * k ** (-2.0 / q) * np.eye(q)
+        means, roots = np.empty((k, q)), np.empty((k, q, q))
+        for c in range(k):
+            means[c] = shares[c] @ noise / max(counts[c], 1e-10)
+            away = noise - means[c]
+            covariance = ((away * shares[c, :, None]).T @ away + _PRIOR_COUNT * prior) / (counts[c] + _PRIOR_COUNT)
+            roots[c] = np.linalg.inv(np.linalg.cholesky(covariance))
+        return cls(np.log((counts + 1e-3) / (counts.sum() + 1e-3 * k)), means, roots)
 
     @classmethod
     def of_scales(cls, noise, number: int) -> "Joint":
@@ -230,7 +232,7 @@ class Joint(_Mixture):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="One of the clusters is empty")  # then there are fewer
             labels = kmeans2(np.clip(noise, -3.0, 3.0), number, iter=10, minit="++", rng=rng)[1]
-        return _maximized(noise, np.eye(number)[labels] * weights[:, None])
+        return cls._maximized(noise, (np.eye(number)[labels] * weights[:, None]).T)
 
 
 Residuals = Marginals | Joint
@@ -255,26 +257,11 @@ def _log_sum(parts):
         return np.log(np.exp(parts - largest).sum(axis=0)) + largest
 
 
-def _maximized(noise, shares) -> Joint:
-    """Return the mixture for shares (n, k) of the cases, with a little of a prior for its covariances."""
-    k, q = shares.shape[1], noise.shape[1]
-    counts = shares.sum(axis=0)
-    prior = _PRIOR_VARIANCE * k ** (-2.0 / q) * np.eye(q)
-    means, roots = np.empty((k, q)), np.empty((k, q, q))
-    for c in range(k):
-        means[c] = shares[:, c] @ noise / max(counts[c], 1e-10)
-        away = noise - means[c]
-        covariance = ((away * shares[:, c, None]).T @ away + _PRIOR_COUNT * prior) / (counts[c] + _PRIOR_COUNT)
-        roots[c] = np.linalg.inv(np.linalg.cholesky(covariance))
-    return Joint(np.log((counts + 1e-3) / (counts.sum() + 1e-3 * k)), means, roots)
-
-
 def candidates(noise, weights, rng):
     """Yield lists of distributions fitted to residuals (n, q): within a list from simple to rich."""
     n, q = noise.shape
-    yield [lambda: Marginals.normal(q).fitted(noise, weights, 1)]
-    sizes = (2, 3, 5)
-    yield [lambda k=k: Marginals.start(noise, k).fitted(noise, weights) for k in sizes]
+    for sizes in (1,), (2, 3, 5):
+        yield [lambda k=k: Marginals.start(noise, k).fitted(noise, weights) for k in sizes]
     sizes = [k for k in (4, 6, 8, 10) if n * 0.5 ** (k // 2) >= _FEWEST_IN_TAIL]
     yield [lambda k=k: Marginals.of_quantiles(noise, k).fitted(noise, weights) for k in sizes]
     if q > 1:

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import MAD_TO_SD
-from pymc_kernel.likelihood_free.learned_likelihood.evidence import ROWS, fit_blocks
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks, row_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, FeatureMap, make_features
 from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, triangle_rows
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import winsorized
@@ -36,8 +36,8 @@ class Design:
         c = len(weights.coefficients)
         kept = np.flatnonzero(np.abs(self.whitening[:, :c]).sum(axis=1))
         first = self.whitening[: kept[-1] + 1, :c]
-        parts = [self.whitening @ part for part in (weights.means, weights.log_sd, weights.log_rest)]
-        return Weights(parts[0], parts[1], first @ weights.coefficients, parts[2])
+        means, log_sd, log_rest = (self.whitening @ part for part in (weights.means, weights.log_sd, weights.log_rest))
+        return Weights(means, log_sd, first @ weights.coefficients, log_rest)
 
     def plain_gram(self, weights) -> np.ndarray:
         """Return the Gram matrix with the weights of the cases alone, kept."""
@@ -50,9 +50,9 @@ class Design:
         p = self.values.shape[1]
         is_whole = columns is None or len(columns) == p
         total = 0.0
-        for start in range(0, len(self.values), ROWS):
-            rows = self.values[start : start + ROWS]
-            part = (rows if is_whole else rows[:, columns]) * np.sqrt(weights[start : start + ROWS, None])
+        for block in row_blocks(len(self.values)):
+            rows = self.values[block]
+            part = (rows if is_whole else rows[:, columns]) * np.sqrt(weights[block, None])
             total = total + part.T @ part
         if is_whole:
             return total
@@ -218,16 +218,11 @@ def coefficient_blocks(design, num_cases, num_summaries):
     single = [b for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
     d = len(design.map.knots)
     order, blocks = [np.array([0])], [Block("constant", 0, 1)]
-    for kinds in (3, 2, 1):
-        size = single[min(kinds * d, len(single)) - 1].stop
-        if size <= most:
-            at = 1
-            for i in range(d):
-                own = [np.arange(b.start, b.stop) for b in single[i : kinds * d : d]]
-                order.append(np.concatenate(own))
-                blocks.append(Block(f"parameter {i}", at, at + len(order[-1])))
-                at += len(order[-1])
-            break
+    kinds = next((k for k in (3, 2, 1) if single[min(k * d, len(single)) - 1].stop <= most), 0)
+    for i in range(d if kinds else 0):
+        order.append(np.concatenate([np.arange(b.start, b.stop) for b in single[i : kinds * d : d]]))
+        at = blocks[-1].stop
+        blocks.append(Block(f"parameter {i}", at, at + len(order[-1])))
     return np.concatenate(order), blocks
 
 
@@ -250,5 +245,4 @@ def gradient_metric(design, z, means, log_sd):
     if not level > 1e-10:
         return np.eye(d) / np.sqrt(d)
     values, vectors = np.linalg.eigh(total / level)
-    values = np.maximum(values, 1e-3)
-    return np.sqrt(values)[:, None] * vectors.T
+    return np.sqrt(np.maximum(values, 1e-3))[:, None] * vectors.T

@@ -146,8 +146,8 @@ class SummaryMap:
             elif kind == "sqrt":
                 shift[j] = 0.5 if whole[j] else 0.0
         lowest = columns.min(axis=0, initial=np.inf)
-        left = constant, slopes, left_step
-        plain = cls(varies, *left, whole, step, lowest, kinds, shift, unit, np.zeros(k), np.ones(k))
+        regular = kinds, shift, unit, np.zeros(k), np.ones(k)
+        plain = cls(varies, constant, slopes, left_step, whole, step, lowest, *regular)
         values = plain(summaries)
         center = np.nanmedian(values, axis=0) if k else np.zeros(0)
         return replace(plain, center=center, scale=np.array([robust_spread(v) for v in values.T]))

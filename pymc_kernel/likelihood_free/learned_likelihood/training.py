@@ -168,33 +168,23 @@ class Polish:
     """The penalized likelihood of a staged fit as a function of one vector, in coordinates of about unit curvature."""
 
     def __init__(self, staged: StagedFit, data: Data):
-        self.design, self.data, self.cases = staged.design, data, data.weights
-        self.weights = staged.weights
-        self.columns = self._columns(staged)
+        self.design, self.data, self.cases, self.weights = staged.design, data, data.weights, staged.weights
+        self.columns = list(self._columns(staged))
+        self.ends = np.cumsum([len(active) for _, _, active, *_ in self.columns])[:-1]
 
     def _columns(self, staged):
-        """Return for each column of weights: part, number, active features, penalty, root of curvature, its inverse."""
-        found, spread = [], np.exp(-2.0 * (self.design.values @ self.weights.log_sd))
+        """Yield the columns of weights, see ``_column``."""
+        spread = np.exp(-2.0 * (self.design.values @ self.weights.log_sd))
         rest = np.exp(-2.0 * (self.design.values @ self.weights.log_rest))
-        plain = self.design.plain_gram(self.cases)
-        for j in range(self.weights.means.shape[1]):
+        plain, penalty_of = self.design.plain_gram(self.cases), self.design.of_features
+        for j, (of_means, of_log_sd, of_log_rest) in enumerate(zip(*staged.precisions, strict=True)):
             gram = self.design.gram(self.cases * spread[:, j] * rest[:, j])
-            found.append(self._column("means", j, staged.precisions.means[j], gram))
-            found.append(self._column("log_sd", j, 4.0 * staged.precisions.log_sd[j], 2.0 * plain))
+            yield _column("means", j, penalty_of(of_means), gram, 1e-8)
+            yield _column("log_sd", j, penalty_of(4.0 * of_log_sd), 2.0 * plain, 1e-8)
             if j:
-                found.append(self._column("log_rest", j, 4.0 * staged.precisions.log_rest[j], 2.0 * plain))
-        c = self.weights.coefficients.shape[0]
+                yield _column("log_rest", j, penalty_of(4.0 * of_log_rest), 2.0 * plain, 1e-8)
         for k, penalty in enumerate(staged.coefficient_penalties.T):
-            active = np.flatnonzero(np.isfinite(penalty))
-            curvature = plain[:c, :c][np.ix_(active, active)] + np.diag(penalty[active])
-            found.append(("coefficients", k, active, penalty[active], *_roots(curvature)))
-        return found
-
-    def _column(self, part, number, precisions, gram):
-        penalty = self.design.of_features(precisions)
-        active = np.flatnonzero(np.isfinite(penalty))
-        curvature = gram[np.ix_(active, active)] + np.diag(penalty[active] + 1e-8 * np.trace(gram) / len(gram))
-        return part, number, active, penalty[active], *_roots(curvature)
+            yield _column("coefficients", k, penalty, plain, 0.0)
 
     def pack(self, weights: Weights) -> np.ndarray:
         """Return the vector of weights."""
@@ -204,11 +194,9 @@ class Polish:
 
     def unpack(self, vector) -> Weights:
         """Return the weights of a vector."""
-        out, at = Weights(*[np.zeros_like(p) for p in self.weights]), 0
-        for part, k, active, _, _, inverse in self.columns:
-            piece = vector[at : at + len(active)]
+        out = Weights(*map(np.zeros_like, self.weights))
+        for (part, k, active, *_, inverse), piece in zip(self.columns, np.split(vector, self.ends), strict=True):
             getattr(out, part)[active, k] = inverse.T @ piece
-            at += len(active)
         return out
 
     def loss(self, vector, residuals):
@@ -217,15 +205,14 @@ class Polish:
         parts = weights.entries(self.design.values)
         terms = log_terms(parts, self.data.observed(residuals), residuals)
         total, pulls = -self.cases @ terms.log_density, pull_back(parts, terms)
-        gradient, at = np.empty(len(vector)), 0
         weighted = [pull * -self.cases[:, None] for pull in pulls]
         back = Weights(*[self.design.values[:, : len(w)].T @ p for w, p in zip(weights, weighted, strict=True)])
+        gradient = []
         for part, k, active, penalty, _, inverse in self.columns:
             own = getattr(weights, part)[active, k]
             total += 0.5 * penalty @ own**2
-            raw = getattr(back, part)[active, k] + penalty * own
-            gradient[at : at + len(active)] = inverse @ raw
-            at += len(active)
+            gradient.append(inverse @ (getattr(back, part)[active, k] + penalty * own))
+        gradient = np.concatenate(gradient)
         if not np.isfinite(total) or not np.isfinite(gradient).all():
             return 1e300, np.zeros_like(gradient)
         return total, gradient
@@ -241,7 +228,13 @@ class Polish:
         return residuals_of(weights.entries(self.design.values), self.data.spread.values)[1]
 
 
-def _roots(curvature):
-    """Return the lower Cholesky factor of a matrix, and the factor's inverse."""
+def _column(part, number, penalty, gram, ridge):
+    """Return part and number of a column of weights, its active features, their penalties, a root of the curvature
+    and the root's inverse.
+
+    The curvature is that of the first features of the ``gram`` matrix, with a ``ridge`` relative to its mean diagonal.
+    """  # noqa: D205
+    active = np.flatnonzero(np.isfinite(penalty))
+    curvature = gram[np.ix_(active, active)] + np.diag(penalty[active] + ridge * np.trace(gram) / len(gram))
     root = cholesky(curvature, lower=True)
-    return root, solve_triangular(root, np.eye(len(root)), lower=True)
+    return part, number, active, penalty[active], root, solve_triangular(root, np.eye(len(root)), lower=True)
