@@ -109,9 +109,7 @@ class KernelBayesRule:
         return replace(fitted, regularization=most_evidence(path, targets))
 
     def _estimated_ratio(self, latent, kernel, prior, rng):
-        ratio = self.ratio
-        if ratio is None:
-            ratio = DensityRatio(num_basis=self.num_basis, tolerance=self.tolerance)
+        ratio = self.ratio or DensityRatio(num_basis=self.num_basis, tolerance=self.tolerance)
         if ratio.kernel is None:
             ratio = replace(ratio, kernel=kernel)
         values = ratio.fit(prior.points, latent, prior.weights, rng=rng).ratio

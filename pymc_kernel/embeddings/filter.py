@@ -7,8 +7,9 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve, eigh
+from scipy.linalg import cho_solve
 
+from pymc_kernel.embeddings.bayes_rule import SignedRule
 from pymc_kernel.embeddings.inputs import check_pairs, median_scales, resolved
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import GramFactor, factorize
@@ -174,14 +175,13 @@ class Dynamics:
     @classmethod
     def of(cls, features: np.ndarray, ridge: float) -> "Dynamics":
         """Learn from the states' ``features`` (T, r) in the order of time."""
-        size, rank = features.shape
         ridge = ridge * _mean_square(features)
-        gram = features.T @ features + size * ridge * np.eye(rank)
-        ratio_rows = size * np.linalg.solve(gram, features.T).T
-        before, after = features[:-1], features[1:]
-        gram = before.T @ before + (size - 1) * ridge * np.eye(rank)
-        forward_rows = np.linalg.solve(gram, before.T).T
-        return cls(features, ratio_rows, forward_rows, after.T @ forward_rows)
+
+        def rows_of(some):
+            return np.linalg.solve(some.T @ some + len(some) * ridge * np.eye(some.shape[1]), some.T).T
+
+        forward_rows = rows_of(features[:-1])
+        return cls(features, len(features) * rows_of(features), forward_rows, features[1:].T @ forward_rows)
 
     def ahead(self, weights: np.ndarray) -> np.ndarray:
         """Return the mean features (r,) of the next state, for weights (T,) of this one."""
@@ -237,13 +237,11 @@ class FittedFilter:
             ratio = np.maximum(0.0, ratio)
             system = (features * ratio[:, None]).T @ features
             system.flat[:: len(system) + 1] += size * self.settings.regularization * unit
-            coefficients = cho_solve((jittered_cholesky(system), True), query)
+            weights = ratio * (features @ cho_solve((jittered_cholesky(system), True), query))
         else:
             ratio = ratio / size  # sums to about one, so that delta does not depend on T
-            values, vectors = eigh((features * ratio[:, None]).T @ features)
-            values = values / (values**2 + self.settings.regularization * unit**2)
-            coefficients = vectors @ (values * (vectors.T @ query))
-        weights = ratio * (features @ coefficients)
+            delta = self.settings.regularization * unit**2
+            [weights] = SignedRule.of(features, ratio).coefficients(query[None], delta)
         for candidate in (weights, np.maximum(ratio, 0.0)):
             total = candidate.sum()
             if total > 0.0:

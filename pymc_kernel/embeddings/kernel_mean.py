@@ -115,9 +115,7 @@ class KernelMean:
         points = np.concatenate([self.points, other.points])
         mine, theirs = np.atleast_2d(self.weights), np.atleast_2d(other.weights)
         rows = max(len(mine), len(theirs))
-        difference = np.concatenate(
-            [np.broadcast_to(mine, (rows, mine.shape[1])), -np.broadcast_to(theirs, (rows, theirs.shape[1]))], axis=1
-        )
+        difference = np.hstack([np.broadcast_to(w, (rows, w.shape[1])) for w in (mine, -theirs)])
         squared = np.einsum("mi,mi->m", difference, KernelMean(points, difference, self.kernel)(points))
         out = np.sqrt(np.maximum(squared, 0.0))
         return out[0] if self.weights.ndim == other.weights.ndim == 1 else out
