@@ -130,15 +130,13 @@ class FittedKDE:
         first = propagate(self.prior, self.posterior, sites, likelihood, self.max_sweeps)
         centers = np.concatenate([self.centers, new])
         likelihood = Likelihood(new, np.arange(n, n + m), centers, n + m - 1.0)
-        fixed_log = float(first.sites.constants.sum())
-        second = propagate(
-            self.prior, first.posterior, empty_sites(self.prior, m), likelihood, self.max_sweeps, fixed_log
-        )
+        second = propagate(self.prior, first.posterior, empty_sites(self.prior, m), likelihood, self.max_sweeps)
         _check_proper(second.posterior)
         second.warn(self.structure)
         sites = sites._make(map(np.concatenate, zip(first.sites, second.sites, strict=True)))
-        evidences = {self.structure: second.log_evidence}
-        return replace(self, centers=centers, propagation=second._replace(sites=sites), log_evidences=evidences)
+        log_evidence = second.log_evidence + float(first.sites.constants.sum())
+        propagation = second._replace(sites=sites, log_evidence=log_evidence)
+        return replace(self, centers=centers, propagation=propagation, log_evidences={self.structure: log_evidence})
 
     @one_blas_thread
     def log_density(self, x, *, averaged: bool = False) -> np.ndarray:

@@ -152,25 +152,23 @@ def start_at_rule_of_thumb(prior, x: np.ndarray) -> tuple[WishartPosterior | Gam
     return GammaPosterior(shape, prior.rate + sites.scales.sum(axis=0), prior.groups), sites
 
 
-def propagate(
-    prior, posterior, sites: Sites, likelihood: Likelihood, max_sweeps: int, fixed_log: float = 0.0
-) -> Propagation:
+def propagate(prior, posterior, sites: Sites, likelihood: Likelihood, max_sweeps: int) -> Propagation:
     """Return the posterior after sweeps until its degrees of freedom and the log evidence converge.
 
     ``posterior`` is where it begins: the prior times the ``sites`` of the likelihood's points, and others that stay as
-    they are and have the log constants ``fixed_log``.
+    they are, whose log constants are not in the log evidence.
     """
     sites, evidence, size = Sites(*map(np.copy, sites)), -math.inf, -math.inf
     for sweep in range(max_sweeps):
         posterior, repairs = _sweep(posterior, sites, likelihood, 1.0 if sweep < _DAMPED_AFTER else 0.5)
-        new_size, new_evidence = posterior.concentration(), _log_evidence(prior, posterior, sites, fixed_log)
+        new_size, new_evidence = posterior.concentration(), _log_evidence(prior, posterior, sites)
         converged = bool(abs(new_size - size) < _TOLERANCE and abs(new_evidence - evidence) < _TOLERANCE)
         if converged:
             break
         evidence, size = new_evidence, new_size
     # Constants of the sites at one and the same posterior.
     posterior, _ = _sweep(posterior, sites, likelihood, 0.0)
-    evidence = _log_evidence(prior, posterior, sites, fixed_log)
+    evidence = _log_evidence(prior, posterior, sites)
     share = repairs / len(likelihood.points)
     return Propagation(posterior, sites, evidence, sweep + 1, share, converged)
 
@@ -193,5 +191,5 @@ def _sweep(posterior, sites, likelihood, damping):
     return GammaPosterior(shape, rate, groups), repairs
 
 
-def _log_evidence(prior, posterior, sites, fixed_log):
-    return posterior.log_constant() - prior.log_constant() + float(sites.constants.sum()) + fixed_log
+def _log_evidence(prior, posterior, sites):
+    return posterior.log_constant() - prior.log_constant() + float(sites.constants.sum())

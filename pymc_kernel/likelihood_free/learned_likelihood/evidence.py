@@ -80,8 +80,6 @@ def _in_use(gram, moment, blocks, finite):
     active = np.concatenate([[0], *(np.arange(block.start, block.stop) for block in chosen)])
     sizes = np.array([block.stop - block.start for block in chosen], dtype=int)
     starts = np.cumsum(np.append(1, sizes))[:-1]
-    if len(active) == len(gram):
-        return _Used(finite, active, sizes, starts, gram, moment)
     return _Used(finite, active, sizes, starts, gram[active[:, None], active], moment[active])
 
 
