@@ -196,18 +196,21 @@ def normal_mixture(x: np.ndarray, centers: np.ndarray, precision: np.ndarray) ->
 def student_mixture(x: np.ndarray, centers: np.ndarray, posterior) -> np.ndarray:
     """Return the log of the mean of N(x | x_r, L^-1) over the posterior of L and the centers x_r, shape (m,)."""
     d = x.shape[1]
-    if isinstance(posterior, WishartPosterior) or len(posterior.shape) == 1:
-        if isinstance(posterior, WishartPosterior):
-            root, power = np.linalg.cholesky(np.linalg.inv(posterior.inverse_scale)), posterior.dof + 1.0
-        else:
-            root, power = np.eye(d) / np.sqrt(2.0 * posterior.rate), 2.0 * posterior.shape[0] + d
-        constant = gammaln(0.5 * power) - gammaln(0.5 * (power - d)) - 0.5 * d * math.log(math.pi)
-        return constant + _log_mean_kernel(x, centers, root, power)
-    shape, rate, _ = posterior
-    # Independent coordinates: a product of Student t, a block of rows at a time.
+    if isinstance(posterior, WishartPosterior):
+        root, power = np.linalg.cholesky(np.linalg.inv(posterior.inverse_scale)), posterior.dof + 1.0
+    elif len(posterior.shape) == 1:
+        root, power = np.eye(d) / np.sqrt(2.0 * posterior.rate), 2.0 * posterior.shape[0] + d
+    else:
+        return _student_products(x, centers, posterior.shape, posterior.rate)
+    constant = gammaln(0.5 * power) - gammaln(0.5 * (power - d)) - 0.5 * d * math.log(math.pi)
+    return constant + _log_mean_kernel(x, centers, root, power)
+
+
+def _student_products(x, centers, shape, rate):
+    """Return the log of the mean over centers of products of Student t, one a coordinate; a block of rows at a time."""
     out = np.empty(len(x))
     constant = (gammaln(shape + 0.5) - gammaln(shape) - 0.5 * np.log(2.0 * math.pi * rate)).sum()
-    block = max(1, 2**22 // (len(centers) * d))
+    block = max(1, 2**22 // centers.size)
     for start in range(0, len(x), block):
         distances = (x[start : start + block, None] - centers) / np.sqrt(2.0 * rate)
         with np.errstate(over="ignore"):  # farther off than floating-point numbers reach, the density is zero

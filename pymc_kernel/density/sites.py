@@ -179,15 +179,11 @@ def _sweep(posterior, sites, likelihood, damping):
     old = empty_sites(posterior, 0) if old is None else old
     if isinstance(posterior, WishartPosterior):
         scale = posterior.inverse_scale.copy()
-        dof, repairs = wishart_sweep(
-            points, own, centers, *sites, posterior.dof, scale, *old, float(num_centers), float(damping)
-        )
-        return WishartPosterior(float(dof), scale), repairs
+        dof, repairs = wishart_sweep(points, own, centers, *sites, posterior.dof, scale, *old, num_centers, damping)
+        return WishartPosterior(dof, scale), repairs
     shape, rate, groups = posterior.shape.copy(), posterior.rate.copy(), posterior.groups
-    repairs = gamma_sweep(
-        points, own, centers, groups, np.bincount(groups).astype(float), *sites, shape, rate, *old,
-        float(num_centers), float(damping),
-    )  # fmt: skip
+    groups_and_sizes = groups, np.bincount(groups).astype(float)
+    repairs = gamma_sweep(points, own, centers, *groups_and_sizes, *sites, shape, rate, *old, num_centers, damping)
     return GammaPosterior(shape, rate, groups), repairs
 
 

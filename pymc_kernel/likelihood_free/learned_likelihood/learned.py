@@ -183,17 +183,15 @@ class LikelihoodOfData:
 
     def evaluate(self, parameters, gradient: bool, density: ConditionalDensity) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (r, m) and gradients (r, m, d) by the estimate, and by r - 1 replicates."""
-        parameters, values = self.learned._parameters(parameters), self.values
+        parameters = self.learned._parameters(parameters)
         if len(self.outside) not in (1, len(parameters)):
             q = self.learned.num_summaries
             raise ValueError(
                 f"observed must have shape ({q},) or ({len(parameters)}, {q}), one row or one for each of the "
                 f"parameters, got {len(self.outside)} rows."
             )
-        if len(self.outside) != len(parameters):
-            values = Observed(*[np.broadcast_to(part, (len(parameters), part.shape[1])) for part in values])
         with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
-            found, slopes = density.evaluate(parameters, values, gradient)
+            found, slopes = density.evaluate(parameters, self.values, gradient)
         success = self.learned.success
         for k in range(len(found) if success is not None else 0):
             chance = success if k == 0 else success.replicate(k - 1)

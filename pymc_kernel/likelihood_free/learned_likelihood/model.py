@@ -74,10 +74,8 @@ class ConditionalDensity:
         out, residuals = np.empty((len(observed.values), len(parameters))), self.residuals.one_of(0)
         for rows in row_blocks(len(parameters)):
             entries = self._estimate(parameters[rows])
-            size = entries.means.shape
             for k in range(len(out)):
-                row = Observed(*[np.broadcast_to(part[k], size) for part in observed])
-                out[k, rows] = log_terms(entries, row, residuals).log_density
+                out[k, rows] = log_terms(entries, observed.take([k]), residuals).log_density
         return out
 
     def sample(self, parameters, rng) -> np.ndarray:
@@ -88,14 +86,17 @@ class ConditionalDensity:
         return np.concatenate(out)
 
     def evaluate(self, parameters, observed: Observed, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
-        """Return log densities (r, m) at parameters (m, d), and gradients (r, m, d), zero if not wanted."""
+        """Return log densities (r, m) at parameters (m, d), and gradients (r, m, d), zero if not wanted.
+
+        Observed are m rows, or one for all parameters.
+        """
         r = len(self.joined)
         found, slopes = np.empty((r, len(parameters))), np.zeros((r, *parameters.shape))
         for rows in row_blocks(len(parameters), max(ROWS // r, 1)):
             z = self.parameters(parameters[rows])
             features = self.features(z)
             parts, inside = _entries(features, self.joined, self.coefficients, self.limits)
-            terms = log_terms(parts, observed.take(rows), self.residuals)
+            terms = log_terms(parts, observed.take(rows if len(observed.values) > 1 else [0]), self.residuals)
             found[:, rows] = terms.log_density
             if gradient:
                 factors = self._pulled(pull_back(parts, terms), inside)

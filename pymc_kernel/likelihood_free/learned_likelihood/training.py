@@ -173,18 +173,18 @@ class Polish:
         self.ends = np.cumsum([len(active) for _, _, active, *_ in self.columns])[:-1]
 
     def _columns(self, staged):
-        """Yield the columns of weights, see ``_column``."""
+        """Yield what ``_column`` returns, for each column of weights."""
         spread = np.exp(-2.0 * (self.design.values @ self.weights.log_sd))
         rest = np.exp(-2.0 * (self.design.values @ self.weights.log_rest))
         plain, penalty_of = self.design.plain_gram(self.cases), self.design.of_features
         for j, (of_means, of_log_sd, of_log_rest) in enumerate(zip(*staged.precisions, strict=True)):
             gram = self.design.gram(self.cases * spread[:, j] * rest[:, j])
-            yield _column("means", j, penalty_of(of_means), gram, 1e-8)
-            yield _column("log_sd", j, penalty_of(4.0 * of_log_sd), 2.0 * plain, 1e-8)
+            yield _column("means", j, penalty_of(of_means), gram)
+            yield _column("log_sd", j, penalty_of(4.0 * of_log_sd), 2.0 * plain)
             if j:
-                yield _column("log_rest", j, penalty_of(4.0 * of_log_rest), 2.0 * plain, 1e-8)
+                yield _column("log_rest", j, penalty_of(4.0 * of_log_rest), 2.0 * plain)
         for k, penalty in enumerate(staged.coefficient_penalties.T):
-            yield _column("coefficients", k, penalty, plain, 0.0)
+            yield _column("coefficients", k, penalty, plain, ridge=0.0)
 
     def pack(self, weights: Weights) -> np.ndarray:
         """Return the vector of weights."""
@@ -228,12 +228,12 @@ class Polish:
         return residuals_of(weights.entries(self.design.values), self.data.spread.values)[1]
 
 
-def _column(part, number, penalty, gram, ridge):
-    """Return part and number of a column of weights, its active features, their penalties, a root of the curvature
-    and the root's inverse.
+def _column(part, number, penalty, gram, ridge=1e-8):
+    """Return what is kept of a column of weights.
 
-    The curvature is that of the first features of the ``gram`` matrix, with a ``ridge`` relative to its mean diagonal.
-    """  # noqa: D205
+    That is part, number, active features, their penalties, a root of the curvature, and its inverse. The curvature is
+    that of the ``gram`` matrix and the penalties, with a ``ridge`` relative to the mean of the matrix' diagonal.
+    """
     active = np.flatnonzero(np.isfinite(penalty))
     curvature = gram[np.ix_(active, active)] + np.diag(penalty[active] + ridge * np.trace(gram) / len(gram))
     root = cholesky(curvature, lower=True)
