@@ -3,7 +3,8 @@
 1,000 draws of normal approximations of the unconstrained posterior: ``pm.fit`` with "advi" and "fullrank_advi", and
 Laplace's. Their density is known, which k-hat needs and the Stein test does not; k-hat needs no gradient. Ours rejects
 at 5 % (``pk.diagnose``); k-hat, by ArviZ (``psislw``), speaks above .7, the bound of Vehtari et al. (2024). Wrong: a
-mean, a standard deviation or a quantile is off by more than .3 standard deviations.
+mean, a standard deviation or a quantile is off by more than .3 standard deviations. The two ask different things: a
+small k-hat says that importance weights can mend the draws, not that they are right as they are.
 
 Simulation-based calibration (simuk) fits a model anew to hundreds of simulated data sets: it judges a sampler, and no
 draws that somebody has, so that it has no row here.
