@@ -705,17 +705,17 @@ SEARCH = {
         f"{_OF_CHALLENGERS}.note_beyond": lambda *given: None,
         f"{_OF_SEARCH}._share_beyond": lambda *given: 0.0,
     },
-    "moved by what was learned": {f"{_OF_SEARCH}._moved_from": lambda *given: 0.0},
     "least certain draws": {f"{_OF_SEARCH}._most_uncertain": lambda self: np.empty((0, self.initial.size))},
     "predicted from others": {f"{_OF_SEARCH}._held_out_distance": lambda self: 0.0},
     "particles": {f"{_OF_SEARCH}._weigh_modes": lambda *given: False},
     "particles: on the way": {"plugin.emulation.chains.Particles.know_the_way": True},
     "particles: what they lack": {"plugin.emulation.search.share_beyond": lambda *given: 0.0},
 }
+SEARCH["explorers and least certain draws"] = SEARCH["explorers"] | SEARCH["least certain draws"]
 SEARCHED = {
     "modes": tuple(learned_modes.FAMILIES),
     "tails": tuple(learned_tails.FAMILIES),
-    "drawn": ("bend", "funnel", "heavy", "mixture", "spike", "kink", "hierarchy", "regression"),
+    "drawn": ("bend", "funnel", "heavy", "mixture", "spike", "kink", "hierarchy", "regression", "noise"),
     "parts": ("hares and lynx, 8 parameters", "sensor in a regression, 34 parameters"),
 }
 #: Group -> its script, and in its rows the error, what is judged, and how large that is at most where it is right.

@@ -156,36 +156,6 @@ def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(monkeypatch
     assert draws.shape == (4, 80, 1)
 
 
-def test_what_was_learned_since_tells_how_far_off_it_was_before():
-    """A tail that the fits before had not learned."""
-    search = short_search(np.linspace(-3.0, 3.0, 12))
-    search.draws = np.linspace(0.5, 20.0, 80).reshape(4, 20, 1)
-    before = search.fits
-    assert search._moved_from(None) == 0.0
-    assert search._moved_from(before) == 0.0
-    search.rhat = 1.0
-    search.chains.go_to(np.ones((4, 1)))
-    add_places(search, np.geomspace(3.3, 60.0, 30)[:, None])
-    search.learn()
-    levels = [search.chains.log_density(x) for x in search.draws[0]]
-    moved = search._moved_from(before)
-    assert 0.05 < moved < 1.0
-    np.testing.assert_array_equal(levels, [search.chains.log_density(x) for x in search.draws[0]])
-    search.held_out_alone, search.may_be_left_out, search.moved = 0.0, 0.0, moved
-    assert search.held_out == moved
-
-
-def test_a_quarter_of_the_draws_in_a_tail_that_was_not_known_is_a_distance_of_a_quarter(monkeypatch):
-    search = short_search(np.linspace(-3.0, 3.0, 12))
-    depths = {"before": 50.0, "after": 0.0}
-    monkeypatch.setattr(search, "_renew", lambda fits: setattr(search, "current", fits))
-    search.chains = SimpleNamespace(log_density=lambda x: -depths[search.current] * (x[0] > 0.75))
-    search.fits = search.current = "after"
-    search.draws = np.linspace(0.0, 1.0, 40).reshape(4, 10, 1)
-    assert search._moved_from("before") == pytest.approx(0.25)
-    assert search.current == "after"
-
-
 @pytest.mark.parametrize(("held_out", "is_challenged"), [(0.01, 1), (0.3, 0)])
 def test_draws_of_challengers_are_evaluated(monkeypatch, held_out, is_challenged):
     search = short_search(np.linspace(-3.0, 3.0, 12))
@@ -201,7 +171,6 @@ def test_draws_of_challengers_are_evaluated(monkeypatch, held_out, is_challenged
     assert (batch == 77.0).any() == (77.0 in search.draws) == is_challenged
     assert search.rhat == (1.5 if is_challenged else 1.0)
     assert (search.challengers.beyond is not None) == is_challenged
-    search.moved = 0.0
     assert search.held_out == (0.2 if is_challenged else 0.3)
 
 

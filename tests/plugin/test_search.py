@@ -62,7 +62,7 @@ def test_a_search_ends_once_two_rounds_found_nothing_beyond_its_draws(beyond, ma
 def let_it_be_off(search, held_out, rhat):
     """By places that were learned from others alone."""
     search.challengers = Challengers(None, 1, np.random.default_rng(0))
-    search.held_out_alone, search.may_be_left_out, search.moved, search.rhat = held_out, 0.0, 0.0, rhat
+    search.held_out_alone, search.may_be_left_out, search.rhat = held_out, 0.0, rhat
 
 
 @pytest.mark.parametrize(

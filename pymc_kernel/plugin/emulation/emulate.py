@@ -187,9 +187,8 @@ def emulate(
     uncertain log density. If the posterior may extend beyond what was learned, up to four more evaluations are there,
     chosen by the mass they may hold. That mass counts in the distance by the share confirmed at the latest eight, and
     in full before the first. If all black boxes have one row and none is estimated, the model is also evaluated beyond
-    the outermost draws, above and below in turn for each parameter, until two rounds find nothing like draws there; the
-    distance then includes how far the last evaluations moved the posterior. It cannot include a mode that no draw has
-    seen.
+    the outermost draws, above and below in turn for each parameter, until two rounds find nothing like draws there. The
+    distance cannot include a mode that no draw has seen.
 
     If three rounds found nothing to learn and chains still do not agree, they are in separate modes, or slow. With a
     proper prior, particles then replace them and weigh the modes: four populations move from the prior to the posterior

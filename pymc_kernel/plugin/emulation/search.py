@@ -106,7 +106,7 @@ class Search:
         self.by_particles = self.best_is_by_particles = False
         self.kinds = np.empty(0, str)  # of the places of the latest batch: "own" are draws of the posterior
         self.held_out_errors = self.best_noise = None
-        self.held_out_alone = self.may_be_left_out = self.moved = 0.0  # distances by the last fit
+        self.held_out_alone = self.may_be_left_out = 0.0  # distances by the last fit
         self.noise_share, self.noise_sd = noise_share, 0.0
 
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
@@ -260,8 +260,8 @@ class Search:
 
     @property
     def held_out(self) -> float:
-        """Largest distance by all but fresh draws: held-out places, the last move, and mass that may be left out."""
-        return max(self.held_out_alone, self.moved, self.challengers.real_distance(self.may_be_left_out))
+        """Largest distance by all but fresh draws: held-out places, and mass that may be left out."""
+        return max(self.held_out_alone, self.challengers.real_distance(self.may_be_left_out))
 
     @property
     def has_ended(self) -> bool:
@@ -315,7 +315,6 @@ class Search:
     def propose(self, prior, size: int) -> np.ndarray:
         """Learn, and return the places (size, d) to evaluate next: draws of the emulated posterior."""
         self.challengers.forget()
-        before = self.fits
         if not self.learn():
             return prior.draw(self.rng, size)
         with interrupts_wait.not_here():
@@ -327,7 +326,7 @@ class Search:
             draws, self.rhat = self._draw(prior, best)
             self.draws = draws
             self.held_out_alone = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
-            self.may_be_left_out, self.moved = 0.0, self._moved_from(before)
+            self.may_be_left_out = 0.0
             if self.held_out_alone < self._enough:
                 centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
                 if self.by_particles:
@@ -476,21 +475,6 @@ class Search:
         if self.estimated:  # noise hides whether a single place has mass
             return
         self.challengers.take_in(self._found("left_out"))
-
-    def _moved_from(self, fits) -> float:
-        """Return the total variation distance between the posteriors by the ``fits`` before and after learning.
-
-        It is measured at draws of the latter. Fresh draws of the former show mass that was invented, but mass that was
-        missed only where it is near; draws of the latter are where it is.
-        """
-        if fits is None or not self.unknown.may_go_on:
-            return 0.0
-        some = self.rng.permutation(flat_draws(self.draws))[:COMPARED]
-        after = np.array([self.chains.log_density(x) for x in some])
-        self._renew(fits)
-        before = np.array([self.chains.log_density(x) for x in some])
-        self._renew(self.fits)
-        return measured(before - after)[0]
 
     def _share_beyond(self) -> float:
         """Return at what share of the places beyond the draws the posterior goes on, by the latest evaluations."""
