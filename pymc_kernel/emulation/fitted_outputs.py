@@ -142,9 +142,7 @@ def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.
 
     Each is where those before it leave most of the prior variance.
     """
-    return pivoted_cholesky(
-        variance_of(hyper, z), lambda p: covariance_of(hyper, _KERNEL, z, z[p]), min(len(z), most), _LEFT_OVER
-    )
+    return pivoted_cholesky(variance_of(hyper, z), lambda p: covariance_of(hyper, _KERNEL, z, z[p]), most, _LEFT_OVER)
 
 
 @dataclass(frozen=True, eq=False)

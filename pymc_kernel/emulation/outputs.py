@@ -118,7 +118,10 @@ def _way(inputs, outputs, rows, scales, rotation, span, is_noisy):
     """Return what is learned of hyperparameters on these scales and along these directions, from some rows."""
     log_inputs, log_outputs = scales
     axes = on_scale(inputs, log_inputs)
-    center, scale = _center_and_scale(axes)
+    center, scale = axes.mean(axis=0), axes.std(axis=0)
+    if not (scale > 0.0).any():
+        raise ValueError("the inputs all coincide, so that nothing can be learned between them.")
+    scale = np.where(scale > 0.0, scale, 1.0)
     z = (axes - center) / scale @ rotation
     moved = _raised(on_scale(outputs, log_outputs), span)
     data = _regression(z[rows], moved[rows])
@@ -146,11 +149,11 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     moved, z = _raised(on_scale(outputs, fit.log_outputs), fit.span), fit.scaled(inputs)
     scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale, fit.rotation)
     whole = _Way(scales, place, fit.span, z, moved, fit.hyperparameters, np.nan)
-    sums = fit.total, fit.block
     predicted = np.empty_like(outputs, dtype=float)
     for fold in np.unique(folds):
         left = folds == fold
-        predicted[left] = _fitted(whole._replace(z=z[~left], moved=moved[~left]), sums)(inputs[left])
+        others = whole._replace(z=z[~left], moved=moved[~left])
+        predicted[left] = _fitted(others, (fit.total, fit.block))(inputs[left])
     return predicted
 
 
@@ -205,14 +208,6 @@ def _fitted(way, sums):
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, directions, factor[pivots], r
     reach = np.minimum(amplitude, np.ptp(moved, axis=0))
     return FittedOutputs(*scales, center, scale, rotation, low - margin, high + margin, *learned, *sums, reach, span)
-
-
-def _center_and_scale(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return means and standard deviations (k,); one for what does not vary."""
-    scale = values.std(axis=0)
-    if not (scale > 0.0).any():
-        raise ValueError("the inputs all coincide, so that nothing can be learned between them.")
-    return values.mean(axis=0), np.where(scale > 0.0, scale, 1.0)
 
 
 def _trend_weights(k):

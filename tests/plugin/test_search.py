@@ -109,7 +109,7 @@ def test_the_distance_is_also_that_at_all_places_like_the_draws(held_out, monkey
     let_it_be_off(search, held_out, 1.0)
     monkeypatch.setattr(Search, "_measured_at_fresh", lambda *_: ((0.02, 0.02, 1.0), np.zeros(0)))
     monkeypatch.setattr(Search, "_take_in_modes", lambda *_: None)
-    monkeypatch.setattr(Search, "_take_in_left_out", lambda *_: None)
+    monkeypatch.setattr(Search, "_found", lambda *_: np.empty(0))
     search.add(np.zeros((2, 1)), [], np.repeat("own", 2))
     assert search.is_confirmed
     assert search.best.distance == max(0.02, held_out)

@@ -50,14 +50,12 @@ class Chains:
 
     def begin(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> None:
         """Begin at ``starts`` (chains, d), with a first guess of the posterior's variances (d,)."""
-        model, function = self._model, self._function
         self.go_to(starts)
         self._steps = []
         for start, own in zip(starts, rng.spawn(len(starts)), strict=True):
             metric = first_metric(start, variances, own.spawn(1)[0])
-            self._steps.append(
-                pm.NUTS(model=model, logp_dlogp_func=function, potential=metric, max_treedepth=_TREE_DEPTH, rng=own)
-            )
+            settings = {"potential": metric, "max_treedepth": _TREE_DEPTH, "rng": own}
+            self._steps.append(pm.NUTS(model=self._model, logp_dlogp_func=self._function, **settings))
 
     def go_to(self, positions: np.ndarray) -> None:
         """Move the chains to other positions (chains, d); they keep their tuning."""
@@ -112,15 +110,12 @@ class Chains:
         Draws are made in blocks, at least two and at most twenty, until the chains agree; short runs have two.
         """
         most = _FEWEST_BLOCKS if is_short else _MOST_BLOCKS
-        blocks = []
-        while True:
+        blocks, largest = [], np.inf
+        while len(blocks) < _FEWEST_BLOCKS or (len(blocks) < most and not self.have_converged(largest)):
             blocks.append(np.stack([self._block(c) for c in range(len(self._steps))]))
-            if len(blocks) < _FEWEST_BLOCKS:
-                continue
             kept = np.concatenate(blocks[len(blocks) // 2 :], axis=1)
             largest = largest_rhat(kept)
-            if largest < _CONVERGED or len(blocks) == most:
-                return kept, largest
+        return kept, largest
 
     def draw_from(self, places: np.ndarray) -> np.ndarray:
         """Return a few draws (chains, n, d) from places (chains, d) on, and put the chains back there."""

@@ -275,7 +275,7 @@ def _search_of_boxes(model, tolerance, rng, coarse=None, only_parts=False):
     if max(part.like.sizes[0] for part in unknown.parts) > most:
         return None
     unknown.check_sizes()
-    return Search(model, unknown, tolerance, rng, coarse or {}, _NOISE_SHARE if only_parts else 0.0)
+    return Search(model, unknown, tolerance, rng, coarse, _NOISE_SHARE if only_parts else 0.0)
 
 
 def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
@@ -310,10 +310,8 @@ def learn(
     start = first_places(model, prior, start, size - 1, search.rng)
     if evaluations <= (first := search.repeats * len(start)):
         raise ValueError(f"{evaluations} {TOO_FEW}: the first places take {first}, and later ones measure.")
-    identity = {
-        "seed": str(random_seed),
-        "data": array_fingerprint(list(observed_values(data_of or model, None).values())),
-    }
+    data = list(observed_values(data_of or model, None).values())
+    identity = {"seed": str(random_seed), "data": array_fingerprint(data)}
     path = None if store is None else Path(store)
     entropy = int(search.rng.integers(2**63)) if true.estimated else 0  # of the noise of estimates
     settings = (entropy, executor, path, timeout, identity, start.shape[1])

@@ -38,15 +38,12 @@ class LearnedPart:
     """
 
     def __init__(self, part: Part, name: str):
-        (k, q), self._block = part.like.sizes, part.like.block
-        self.functions, self._name, self._num_inputs = part.functions, name, k
-        self._is_shifted = False
-        self.num_functions, self._is_row = part.num_functions, part.is_row
-        num_features = 1 + k + k * (k + 1) // 2
+        self._part, self._name = part, name
+        k, q = part.like.sizes
         sizes = {
             "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "rotation": (k, k), "low": (k,),
             "high": (k,), "inverse_length_scale": (k,), "points": (None, k), "weights": (None, q),
-            "coefficients": (num_features, q), "known": (None, k), "is_failed": (None,), "total": (1,),
+            "coefficients": (1 + k + k * (k + 1) // 2, q), "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
         self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
         self.limits = pytensor.shared(no_limits((len(part.functions), q)), name=f"{name}_limits")
@@ -55,16 +52,20 @@ class LearnedPart:
         self.shift = None
         """How many times their errors the outputs of a single row are off, a scalar; None for not at all."""
         self.loss = None
-        """Log density that is lost by what is not known of terms or several rows, at the inputs of the latest call."""
-        # Before anything is learned outputs are zero, so that a cheap version stays as it is.
-        self._shared = shared_arrays(name, self.num_functions, sizes)
-        self._shared["scale"].set_value(np.ones((self.num_functions, k)))
+        """Log density that is lost by what is not known of terms or several rows, at the inputs of the latest call.
 
-    def lose_what_is_not_known(self, is_shifted: bool) -> None:
-        """Let calls from now on have a :attr:`loss`, or errors that :attr:`shift` multiplies: see ``penalty.py``."""
-        self._is_shifted = is_shifted
-        num_errors = self.limits.get_value().shape[2] if is_shifted else 1
-        self._errors = Errors(self.functions, self._name, (self._num_inputs, num_errors))
+        Of a single row of outputs it is of no use: see :func:`lost_on_average`.
+        """
+        # Before anything is learned outputs are zero, so that a cheap version stays as it is.
+        self._shared = shared_arrays(name, part.num_functions, sizes)
+        self._shared["scale"].set_value(np.ones((part.num_functions, k)))
+
+    def lose_what_is_not_known(self, num_errors: int) -> None:
+        """Let calls from now on have a :attr:`loss`, and errors that :attr:`shift` multiplies: see ``penalty.py``.
+
+        There is one error of a row, or one of each output.
+        """
+        self._errors = Errors(self._part.functions, self._name, (self._part.like.sizes[0], num_errors))
 
     def renew(
         self,
@@ -104,44 +105,45 @@ class LearnedPart:
 
     def __call__(self, inputs):
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
-        of = of_rows(self._shared, self.functions)
+        functions, block = self._part.functions, self._part.like.block
+        of = of_rows(self._shared, functions)
         axes = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
         z = self._rotated(axes, of)
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
         errors = 0.0
         if self._errors is not None:
             errors = self._errors(z, z * of["inverse_length_scale"])
-            self.loss = None if self._is_shifted else 0.5 * (errors**2).sum()
+            self.loss = 0.5 * (errors**2).sum()
         z = self._rotated(pt.clip(axes, of["low"], of["high"]), of)
         s, points = z * of["inverse_length_scale"], of["points"]
         rows, columns = np.triu_indices(inputs.type.shape[1])
         features = pt.concatenate([pt.ones((z.shape[0], 1)), z, z[:, rows] * z[:, columns]], axis=1)
-        if self.num_functions == 1:
+        if self._part.num_functions == 1:
             squared = pt.maximum(squared_distances(s, points), 0.0)
             learned = pt.exp(-0.5 * squared) @ of["weights"] + features @ of["coefficients"]
         else:
             squared = ((s[:, None, :] - points) ** 2).sum(axis=2)
             learned = (pt.exp(-0.5 * squared)[:, :, None] * of["weights"]).sum(axis=1)
             learned += (features[:, :, None] * of["coefficients"]).sum(axis=1)
-        if self.shift is not None and self._is_shifted:
+        if self.shift is not None:
             learned += self.shift * errors
         outputs = _where(of["log_outputs"], pt.exp, learned)
         has_total = of["total"] > 0.0
-        blocks = outputs.reshape((len(self.functions), -1, self._block)).sum(axis=2)
-        sums = pt.switch(has_total, pt.repeat(blocks, self._block, axis=1), 1.0)
+        blocks = outputs.reshape((len(functions), -1, block)).sum(axis=2)
+        sums = pt.switch(has_total, pt.repeat(blocks, block, axis=1), 1.0)
         outputs = pt.switch(has_total, outputs * of["total"] / sums, outputs)
         return pt.switch(is_failed[:, None], np.nan, outputs)
 
     def _rotated(self, axes, of):
         """Return scaled inputs (b, k); several rows are learned along their inputs."""
-        return axes @ of["rotation"] if self._is_row else axes
+        return axes @ of["rotation"] if self._part.is_row else axes
 
     def _is_next_to_failed(self, s, of):
         """Return for each row (b, k) whether the nearest of the known places is one at which the function failed."""
         squared = ((s[:, None, :] - of["known"]) ** 2).sum(axis=2)
         nearest = squared.argmin(axis=1)
         failed = of["is_failed"]
-        return (failed[nearest] if self.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
+        return (failed[nearest] if self._part.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
 
 
 def _log(values):

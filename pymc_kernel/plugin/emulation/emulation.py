@@ -137,8 +137,5 @@ def measured_by_pairs(errors: np.ndarray, inputs: list[np.ndarray]) -> tuple[flo
     variance, error = squared_error(kept)
     variance += sum(tilt(kept[:, :, 1 + i], x[is_finite]) for i, x in enumerate(inputs))
     variance, lost = max(variance, 0.0) + error, 1.0 - float(is_finite.mean())
-    return (
-        min(1.0, normal_distance(np.sqrt(variance)) + lost),
-        float(np.sqrt(variance)),
-        float(np.exp(-variance)) * (1.0 - lost),
-    )
+    distance = min(1.0, normal_distance(np.sqrt(variance)) + lost)
+    return distance, float(np.sqrt(variance)), float(np.exp(-variance)) * (1.0 - lost)

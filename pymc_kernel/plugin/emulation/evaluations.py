@@ -60,7 +60,9 @@ class Evaluations:
         for number, result, error in batches:
             value, status, text = result if error is None else (np.nan, Status.LOST, f"{type(error).__name__}: {error}")
             self.first_error = self.first_error or text
-            self._keep(number, positions[number - first], value, status)
+            vector = np.full((1, self._size), value)  # NaN of one that failed
+            arrays = {"position": positions[[number - first]], _NAME: vector, "status": np.array([int(status)])}
+            self._keeper.write(number, {f"{_GROUP}/{k}": v for k, v in arrays.items()}, status != Status.LOST)
             progress()
         return np.array(self._array(_NAME)[0, first : first + len(positions)])
 
@@ -97,11 +99,6 @@ class Evaluations:
 
     def _arguments(self, position_of):
         return lambda i: (self._true, self._entropy, i, position_of(i), self._timeout)
-
-    def _keep(self, index, position, value, status):
-        vector = np.full((1, self._size), value)  # NaN of one that failed
-        arrays = {"position": position[None], _NAME: vector, "status": np.array([int(status)])}
-        self._keeper.write(index, {f"{_GROUP}/{name}": v for name, v in arrays.items()}, status != Status.LOST)
 
     def _array(self, name):
         return self._keeper.arrays[f"{_GROUP}/{name}"]

@@ -1,8 +1,6 @@
 """NUTS on an emulated model, corrected by estimates of the groups that have moved: exact draws, group by group."""
 
-import itertools
 import math
-from dataclasses import field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,7 +12,7 @@ from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import apply_ancestors
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.linalg import ridged_cholesky
@@ -48,7 +46,7 @@ class _State(StepMethodState):
     is_placed: bool
     estimates: Any
     runs: Any
-    inner: Any = field(default=None)
+    inner: Any = None
 
 
 class Estimates(NamedTuple):
@@ -366,9 +364,8 @@ class EstimatedDensity:
 
     def __init__(self, model: pm.Model):
         logp, point = model.logp(), model.initial_point(random_seed=0)
-        nodes = {v.owner: None for v in ancestors([logp]) if v.owner is not None}
-        self._nodes = [n for n in nodes if isinstance(n.op, EstimatedLogLikelihoodOp)]
-        self._nodes.sort(key=lambda n: n.op.term_name)
+        nodes = [n for n in apply_ancestors([logp]) if isinstance(n.op, EstimatedLogLikelihoodOp)]
+        self._nodes = sorted(nodes, key=lambda n: n.op.term_name)
         names, keys = estimated_terms(logp)
         if len(keys) != len(self._nodes) or {n.op.term_name for n in self._nodes} != set(names):
             raise ValueError(
@@ -379,7 +376,6 @@ class EstimatedDensity:
         given = dict(zip([n.outputs[0] for n in self._nodes], self._given, strict=True))
         self._density = of_position(model, point, graph_replace([logp], given, strict=True))
         self._inputs = of_position(model, point, [v for n in self._nodes for v in n.inputs])
-        self._edges = np.cumsum([len(n.inputs) for n in self._nodes])[:-1]
 
     def __call__(self, position: np.ndarray, estimates: list) -> float:
         """Return the log density at a position (d,) with these estimates."""
@@ -389,9 +385,8 @@ class EstimatedDensity:
 
     def inputs(self, position: np.ndarray) -> list[list[np.ndarray]]:
         """Return what each estimate depends on at a position (d,)."""
-        flat = [np.asarray(v) for v in self._inputs(position)]
-        edges = [0, *self._edges, len(flat)]
-        return [flat[a:b] for a, b in itertools.pairwise(edges)]
+        flat = iter(self._inputs(position))
+        return [[np.asarray(next(flat)) for _ in n.inputs] for n in self._nodes]
 
     def estimate(self, call: int, inputs: list[np.ndarray], seed: int) -> np.ndarray:
         """Return the estimate of a call at these inputs with these random numbers; that of one which raises is zero."""

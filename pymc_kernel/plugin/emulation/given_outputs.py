@@ -116,19 +116,16 @@ class GivenOutputs:
         asked = zip(rows_of_places, positions, rows, strict=True)
         return np.isfinite([self._with_rows(parts, position, number, own) for parts, position, own in asked])
 
-    def learned_outputs(self, evaluated: Evaluated, fits) -> list[np.ndarray]:
-        """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part of an evaluation."""
-        return self._by_fits([self.unknown.inputs_of(part, evaluated) for part in self.unknown.parts], fits)
+    def learned_outputs(self, inputs: Sequence[np.ndarray], fits) -> list[np.ndarray]:
+        """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part at inputs (b, k).
 
-    def _by_fits(self, inputs, fits):
-        """Return the outputs (b, q) of each part by what ``fits`` say, at its inputs (b, k); NaN where these are."""
-        rows_of_parts = []
-        for part, rows, (of_part, *_) in zip(self.unknown.parts, inputs, fits, strict=True):
-            outputs = np.full((len(rows), part.like.sizes[1]), np.nan)
+        NaN where the inputs are.
+        """
+        rows_of_parts = [np.full(rows.type.shape, np.nan) for rows in self._rows]
+        for part, rows, outputs, (of_part, *_) in zip(self.unknown.parts, inputs, rows_of_parts, fits, strict=True):
             for own, fit in zip(part.masks, of_part, strict=True):
                 if (mine := own & np.isfinite(rows).all(axis=1)).any():
                     outputs[mine] = fit(rows[mine])
-            rows_of_parts.append(outputs)
         return rows_of_parts
 
     def errors(
@@ -166,9 +163,8 @@ class GivenOutputs:
         """
         levels = np.full(outputs.shape[:2], -np.inf)
         for i, b in np.argwhere(np.isfinite(outputs).all(axis=2)):
-            level = self._with_row(rows_of_parts, position, number, b, outputs[i, b])
-            levels[i, b] = level if np.isfinite(level) else -np.inf
-        return levels
+            levels[i, b] = self._with_row(rows_of_parts, position, number, b, outputs[i, b])
+        return np.where(np.isfinite(levels), levels, -np.inf)
 
     def _with_row(self, rows_of_parts, position, number, b, row):
         """Return the log density at a position (d,) with outputs of parts of which one has another row (q,)."""
@@ -203,7 +199,7 @@ class GivenOutputs:
         if not curved:
             return sums
         for position, of_place in zip(positions, inputs, strict=True):
-            rows_of_parts = self._by_fits(of_place, fits)
+            rows_of_parts = self.learned_outputs(of_place, fits)
             middle = self.log_density(rows_of_parts, position)
             for number in curved:
                 of_part, *_ = fits[number]
@@ -236,11 +232,9 @@ class GivenOutputs:
             of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(part.masks, of_part, strict=True)])
         found = np.empty(number)
         for i in range(number):
-            rows_of_parts = []
-            for part, functions in zip(self.unknown.parts, of_parts, strict=True):
-                outputs = np.empty((len(part.functions), part.like.sizes[1]))
+            rows_of_parts = [np.empty(rows.type.shape) for rows in self._rows]
+            for outputs, functions in zip(rows_of_parts, of_parts, strict=True):
                 for mine, random in functions:
                     outputs[mine] = random(rng)
-                rows_of_parts.append(outputs)
             found[i] = self.log_density(rows_of_parts, position)
         return np.where(np.isfinite(found), found, -np.inf)

@@ -172,27 +172,27 @@ def rows_of(
     for rows in _candidates(whole):
         if _is_by_row(rows, inputs, outputs, others):
             # At one place alone functions that differ may agree, as multiples of zero do.
-            is_one = all(_is_one_function(rows, given) for given in (inputs, others()))
-            return rows._replace(functions=(0,) * rows.num_rows if is_one else tuple(range(rows.num_rows)))
+            return _with_functions(rows, all(_is_one_function(rows, given) for given in (inputs, others())))
     return whole
 
 
 def _rows_of_vectorized(box, whole):
     batch = whole.output_shapes[0][: box.node.op.batch_ndim(box.node)]
     num_batch = len(batch)
-    fixed = [v for v in box.node.inputs if v not in set(box.inputs)]
     # Inputs that broadcast over some of several batch dimensions are left to one function of them all.
     is_full = [shape[:num_batch] == batch for shape in whole.input_shapes]
     is_single = [set(shape[:num_batch]) <= {1} for shape in whole.input_shapes]
     if not all(a or b for a, b in zip(is_full, is_single, strict=True)):
         return whole
+    rows = whole._replace(shape=batch, input_axes=tuple(0 if full else None for full in is_full))
+    fixed = set(box.node.inputs).difference(box.inputs)
     varies = any(set(v.type.shape[:num_batch]) != {1} for v in fixed)
-    count = int(np.prod(batch))
-    return whole._replace(
-        shape=batch,
-        input_axes=tuple(0 if full else None for full in is_full),
-        functions=tuple(range(count)) if varies else (0,) * count,
-    )
+    return _with_functions(rows, is_one=not varies)
+
+
+def _with_functions(rows, is_one):
+    """Return rows that all have one function, or each a function of its own."""
+    return rows._replace(functions=(0,) * rows.num_rows if is_one else tuple(range(rows.num_rows)))
 
 
 def _candidates(whole):
@@ -205,10 +205,7 @@ def _candidates(whole):
         for input_axis in (0, -1):
             axes = tuple(input_axis if s and s[input_axis] == count else None for s in whole.input_shapes)
             if any(a is not None for a in axes):
-                yield whole._replace(
-                    shape=(count,), input_axes=axes, output_axes=(axis,) * len(whole.output_shapes),
-                    functions=tuple(range(count)),
-                )  # fmt: skip
+                yield whole._replace(shape=(count,), input_axes=axes, output_axes=(axis,) * len(whole.output_shapes))
 
 
 def _is_by_row(rows, inputs, outputs, others):
@@ -218,9 +215,8 @@ def _is_by_row(rows, inputs, outputs, others):
     if not np.isfinite(before).all():
         return False
     for changed in (is_even, ~is_even):
-        given = others()
         mixed = [v.copy() for v in inputs]
-        for value, other, axis in zip(mixed, given, rows.input_axes, strict=True):
+        for value, other, axis in zip(mixed, others(), rows.input_axes, strict=True):
             if axis is not None:
                 np.moveaxis(value, axis, 0)[changed] = np.moveaxis(other, axis, 0)[changed]
         after = rows.outputs(_called(rows.box, mixed))

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from functools import cached_property, partial
 from itertools import islice
-from types import MappingProxyType
 
 import numpy as np
 import pandas as pd
@@ -11,14 +10,7 @@ import pymc as pm
 import pytensor.tensor as pt
 
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.emulation.chains import (
-    Chains,
-    Explorers,
-    Particles,
-    flat_draws,
-    share_beyond,
-    variances_of,
-)
+from pymc_kernel.plugin.emulation.chains import Chains, Explorers, Particles, flat_draws, share_beyond, variances_of
 from pymc_kernel.plugin.emulation.challengers import COMPARED, Challengers
 from pymc_kernel.plugin.emulation.coarse import coarse_versions, is_difference
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, limits_of, model_with
@@ -40,7 +32,6 @@ from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, ModelPrior, initial_pos
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
 
-_NONE: Mapping = MappingProxyType({})
 # Total variation distance at which searches stop by default: that of a normal distribution that is shifted by an eighth
 # of its standard deviation.
 TOLERANCE = 0.05
@@ -72,23 +63,24 @@ class Search:
         unknown: Unknown,
         tolerance: float,
         rng: np.random.Generator,
-        coarse: Mapping = _NONE,
+        coarse: Mapping | None = None,
         noise_share: float = 0.0,
     ):
         # With a tolerance of zero it never ends early, and is judged by the default.
         self.model, self.tolerance, self.never_ends, self.rng = model, tolerance or TOLERANCE, tolerance == 0.0, rng
         self.estimated, self.repeats = unknown.estimated, unknown.repeats
         self.learned = [LearnedPart(part, f"part{i}") for i, part in enumerate(unknown.parts)]
-        self.coarse = coarse_versions(unknown.calls, coarse)
+        self.coarse = coarse_versions(unknown.calls, coarse or {})
         self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
         self.unknown = unknown = self.given.unknown
         for part, learned in zip(unknown.parts, self.learned, strict=True):
             if part.has_penalty:
-                learned.lose_what_is_not_known(part.is_row_of_outputs)
+                learned.lose_what_is_not_known(part.like.sizes[1] if part.is_row_of_outputs else 1)
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
-        losses = [p.loss for p in self.learned if p.loss is not None]
-        if any(part.is_row_of_outputs for part in unknown.parts):
-            losses.append(lost_on_average(self.emulated, *self._shifted()))
+        rows = [learned for part, learned in zip(unknown.parts, self.learned, strict=True) if part.is_row_of_outputs]
+        losses = [learned.loss for learned in self.learned if not (learned in rows or learned.loss is None)]
+        if rows:
+            losses.append(lost_on_average(self.emulated, *self._shifted(rows)))
         self.penalty_share = with_penalties(self.emulated, losses)
         inputs, point = self.emulated.replace_rvs_by_values(inputs), model.initial_point(random_seed=0)
         self._inputs_at = of_position(self.emulated, point, inputs)  # (b, k) of each part, at a position (d,)
@@ -215,7 +207,8 @@ class Search:
         if self.fits is not None:
             own, noise = self._measured_at_fresh(batch, evaluated)
             self._take_in_modes()
-            self._take_in_left_out()
+            if not self.estimated:  # noise hides whether a single place has mass
+                self.challengers.take_in(self._found("left_out"))
             self.noise_sd = float(np.sqrt(noise.sum()))
             self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd, self._share_beyond()))
             # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
@@ -242,9 +235,9 @@ class Search:
                 learns(log_ratios[explored])
             return measured(log_ratios[own]), np.zeros(0)
         positions = np.repeat(batch, self.repeats, axis=0)
-        errors, inputs = self.given.errors(
-            positions, evaluated, [self.given.learned_outputs(e, self.fits) for e in evaluated]
-        )
+        given = ([self.unknown.inputs_of(part, e) for part in self.unknown.parts] for e in evaluated)
+        predicted = [self.given.learned_outputs(inputs, self.fits) for inputs in given]
+        errors, inputs = self.given.errors(positions, evaluated, predicted)
         if self.penalty_share is not None:  # draws are of a density that is lower by it
             errors[:, :, 0] += self.challengers.losses(self.chains, batch)[:, None]
         if errors[explored].size:
@@ -323,26 +316,24 @@ class Search:
             if self.lacks_density:  # a likelihood of zero at all of them, or by what was learned
                 self.fits = None
                 return prior.draw(self.rng, size)
-            draws, self.rhat = self._draw(prior, best)
-            self.draws = draws
+            self.draws, self.rhat = self._draw(prior, best)
             self.held_out_alone = self._held_out_distance() if Chains.have_converged(self.rhat) else 1.0
             self.may_be_left_out = 0.0
             if self.held_out_alone < self._enough:
-                centers = [self.rng.choice(flat_draws(draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
+                centers = [self.rng.choice(flat_draws(self.draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
                 if self.by_particles:
-                    lacking = share_beyond(draws, self.chains.draw_from(draws[:, -1]))
+                    lacking = share_beyond(self.draws, self.chains.draw_from(self.draws[:, -1]))
                     self.held_out_alone = max(self.held_out_alone, lacking)
                 else:
-                    draws, rhat = self.challengers.challenge(self.chains, draws, centers)
-                    self.draws, self.rhat = draws, max(self.rhat, rhat)
+                    self.draws, rhat = self.challengers.challenge(self.chains, self.draws, centers)
+                    self.rhat = max(self.rhat, rhat)
                 if self.unknown.may_go_on:
-                    self.may_be_left_out = self.challengers.note_possible(
-                        self.chains, draws, self._versions, self._enough
-                    )
-                    self.challengers.note_beyond(self.chains, flat_draws(draws), self._least())
-        each = -(-size // len(draws))
-        kept = np.linspace(0, draws.shape[1], each + 1).astype(int)[1:] - 1
-        return flat_draws(draws[:, kept].transpose(1, 0, 2))[:size]
+                    asked = self.chains, self.draws, self._versions, self._enough
+                    self.may_be_left_out = self.challengers.note_possible(*asked)
+                    self.challengers.note_beyond(self.chains, flat_draws(self.draws), self._least())
+        each = -(-size // len(self.draws))
+        kept = np.linspace(0, self.draws.shape[1], each + 1).astype(int)[1:] - 1
+        return flat_draws(self.draws[:, kept].transpose(1, 0, 2))[:size]
 
     def _draw(self, prior, best):
         """Return draws (chains, n, d) of the emulated model and their R-hat; chains begin at the ``best`` places."""
@@ -434,10 +425,10 @@ class Search:
                 margins[number] = self.given.levels(rows_of_parts, position, outputs, number) - least
         return margins
 
-    def _shifted(self):
-        """Return the emulated model with outputs shifted by a multiple of their errors, and this multiple."""
+    def _shifted(self, rows):
+        """Return the emulated model with outputs of rows shifted by a multiple of their errors, and this multiple."""
         shift = pt.dscalar("shift")
-        for learned in self.learned:
+        for learned in rows:
             learned.shift = shift
         return model_with(self.model, self.unknown.calls, self.unknown.parts, self.learned, self.coarse)[0], shift
 
@@ -470,18 +461,10 @@ class Search:
         modes = modes[: _CHAINS // 2]
         self.chains.places[: len(modes)] = modes
 
-    def _take_in_left_out(self) -> None:
-        """Learn from the latest evaluations how much of the mass that may be left out is real."""
-        if self.estimated:  # noise hides whether a single place has mass
-            return
-        self.challengers.take_in(self._found("left_out"))
-
     def _share_beyond(self) -> float:
         """Return at what share of the places beyond the draws the posterior goes on, by the latest evaluations."""
-        if self.challengers.beyond is None:
-            return np.nan
-        found = self._found("beyond")
-        if len(found) < len(self.challengers.beyond):
+        beyond, found = self.challengers.beyond, self._found("beyond")
+        if beyond is None or len(found) < len(beyond):
             return np.nan
         return float(np.mean(found >= self._least())) if len(found) else 0.0
 

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 import numpy as np
 import pymc as pm
-from pymc.pytensorf import compile as pymc_compile
 from pymc.vartypes import continuous_types
 from pytensor.graph.traversal import ancestors
 from pytensor.scan.op import Scan
@@ -14,8 +13,8 @@ from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.evaluated import Evaluated, TrueModel
 from pymc_kernel.plugin.emulation.parts import Part, Rows, parts_of, rows_of
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, estimated_terms
-from pymc_kernel.plugin.model.interpreter import STABLE
-from pymc_kernel.plugin.model.priors import STARTS_TRIED, ModelPrior, first_places
+from pymc_kernel.plugin.model.interpreter import of_position
+from pymc_kernel.plugin.model.priors import STARTS_TRIED, ModelPrior, first_places, initial_position
 
 _MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
 # Loeppky, Sacks and Welch (2009). With two and two beside, 7 of 14 searches on hares and lynx never left a lesser mode.
@@ -116,13 +115,10 @@ def _is_whole(model, boxes):
     inputs = [v for box in boxes for v in box.inputs]
     if outputs & set(ancestors(inputs)):
         return False
-    with model:
-        given = model.replace_rvs_by_values(inputs)
-        inputs_at = pymc_compile(model.value_vars, given, mode=STABLE, on_unused_input="ignore")
-    point = model.initial_point(random_seed=0)
-    sizes = iter([np.size(v) for v in inputs_at(*(point[v.name] for v in model.value_vars))])
-    num_parameters = sum(np.size(point[v.name]) for v in model.value_vars)
-    return all(sum(next(sizes) for _ in box.inputs) == num_parameters for box in boxes)
+    place = initial_position(model)
+    inputs_at = of_position(model, model.initial_point(random_seed=0), model.replace_rvs_by_values(inputs))
+    sizes = iter([np.size(v) for v in inputs_at(place)])
+    return all(sum(next(sizes) for _ in box.inputs) == place.size for box in boxes)
 
 
 def _refuse(model, boxes):
@@ -154,24 +150,22 @@ def _refuse(model, boxes):
 
 
 def _estimates(boxes):
-    """Return the operators of estimated likelihoods among black boxes."""
-    return [box.op for box in boxes if isinstance(box.op, EstimatedLogLikelihoodOp)]
+    """Return the estimated likelihoods among black boxes."""
+    return [box for box in boxes if isinstance(box.op, EstimatedLogLikelihoodOp)]
 
 
 def _refuse_estimates(model, boxes):
     """Raise where an estimate is not one number of one call that stands by itself in the model."""
     names, _ = estimated_terms(model.logp())
-    ops = _estimates(boxes)
-    known = {op.term_name for op in ops}
+    own = _estimates(boxes)
+    known = {box.op.term_name for box in own}
     outputs = {v for box in boxes for v in box.node.outputs}
     problems = [f"{name} is no pk.EstimatedLikelihood with parameters" for name in names if name not in known]
-    problems += [f"{op.term_name} is pointwise" for op in ops if op.pointwise]
-    problems += [f"{op.term_name} reuses its noise" for op in ops if op.reuse_noise]
-    for box in boxes:
-        if box.op in ops and isinstance(box.node.op, Blockwise):
-            problems.append(f"{box.op.term_name} was vectorized")
-        if box.op in ops and outputs & set(ancestors(box.inputs)):
-            problems.append(f"{box.op.term_name} depends on what another black box returns")
+    problems += [f"{box.op.term_name} is pointwise" for box in own if box.op.pointwise]
+    problems += [f"{box.op.term_name} reuses its noise" for box in own if box.op.reuse_noise]
+    problems += [f"{box.op.term_name} was vectorized" for box in own if isinstance(box.node.op, Blockwise)]
+    depend = [box for box in own if outputs & set(ancestors(box.inputs))]
+    problems += [f"{box.op.term_name} depends on what another black box returns" for box in depend]
     if problems:
         raise ValueError(
             f"the log density of this model is only estimated, as pk.emulate cannot learn it: {'; '.join(problems)}. "
