@@ -55,13 +55,10 @@ class BlackBox(NamedTuple):
 def find_black_boxes(model: pm.Model) -> list[BlackBox]:
     """Return the calls without gradient that the log density depends on, each after those that feed it."""
     outputs = [*model.basic_RVs, *model.potentials]
-    free = set(model.free_RVs)
-    found = []
-    depends: dict[Variable, bool] = {}
+    found, depends = [], set(model.free_RVs)
     for node in toposort(outputs):
-        inputs = [v for v in node.inputs if v in free or depends.get(v, False)]
-        for variable in node.outputs:
-            depends[variable] = bool(inputs)
+        inputs = [v for v in node.inputs if v in depends]
+        depends.update(node.outputs if inputs else ())
         if inputs and not isinstance(node.op, MeasurableOp) and not has_gradient(node):
             found.append(BlackBox(node, inputs))
     return found

@@ -312,9 +312,8 @@ def learn(
         raise ValueError(f"{evaluations} {TOO_FEW}: the first places take {first}, and later ones measure.")
     data = list(observed_values(data_of or model, None).values())
     identity = {"seed": str(random_seed), "data": array_fingerprint(data)}
-    path = None if store is None else Path(store)
     entropy = int(search.rng.integers(2**63)) if true.estimated else 0  # of the noise of estimates
-    settings = (entropy, executor, path, timeout, identity, start.shape[1])
+    settings = (entropy, executor, store, timeout, identity, start.shape[1])
     with interrupts_wait, closing(Evaluations(true, evaluations, *settings)) as evaluate:
         evaluate.check_stored()
         try:

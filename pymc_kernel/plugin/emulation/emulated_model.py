@@ -96,8 +96,7 @@ class LearnedPart:
         for fit, (inputs, is_failed) in zip(fits, known, strict=True):
             places = fit.scaled(inputs, inside=False) * fit.inverse_length_scale
             keep = np.isfinite(places).all(axis=1) & is_failed.any()  # nothing to tell apart where none has failed
-            of_fit = {"known": places[keep], "is_failed": is_failed[keep].astype(float)}
-            values.append({f: of_fit.get(f, getattr(fit, f, None)) for f in self._shared})
+            values.append(vars(fit) | {"known": places[keep], "is_failed": is_failed[keep]})
         for field, shared in self._shared.items():
             arrays = [np.atleast_1d(np.asarray(v[field], dtype=float)) for v in values]
             # Points without weight, and places that are next to nothing.
@@ -140,8 +139,7 @@ class LearnedPart:
 
     def _is_next_to_failed(self, s, of):
         """Return for each row (b, k) whether the nearest of the known places is one at which the function failed."""
-        squared = ((s[:, None, :] - of["known"]) ** 2).sum(axis=2)
-        nearest = squared.argmin(axis=1)
+        nearest = ((s[:, None, :] - of["known"]) ** 2).sum(axis=2).argmin(axis=1)
         failed = of["is_failed"]
         return (failed[nearest] if self._part.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
 
@@ -152,8 +150,7 @@ def _log(values):
 
 def _where(flags, function, values):
     """Return function(values) where ``flags`` are one, without infinities in the gradients of the others."""
-    neutral = 1.0 if function is _log else 0.0
-    return pt.switch(flags > 0.5, function(pt.switch(flags > 0.5, values, neutral)), values)
+    return pt.switch(flags > 0.5, function(pt.switch(flags > 0.5, values, 1.0)), values)
 
 
 def model_with(
@@ -221,8 +218,7 @@ def limits_of(has_density: Callable[[np.ndarray], np.ndarray], rows: np.ndarray,
     """
     limits = no_limits(rows.shape[1:])
     low, high = known.min(axis=0), known.max(axis=0)
-    sides = zip(limits, (low, high), (2.0 * low - high, 2.0 * high - low), strict=True)
-    for of_side, inside, outside in sides:
+    for of_side, inside, outside in zip(limits, (low, high), (2.0 * low - high, 2.0 * high - low), strict=True):
         if has_density(np.broadcast_to(outside, rows.shape)).all():
             continue
         latest = None

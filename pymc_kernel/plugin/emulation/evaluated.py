@@ -45,7 +45,6 @@ class TrueModel:
         self._function = of_position(model, point, outputs)
         self._inputs_of_one = of_position(model, point, given) if len(boxes) == 1 else None
         self._whole = [b.op for b in boxes if isinstance(b.op, LogLikelihoodOp)]
-        self._may_be_zero = bool(self.estimated or self._whole)
         self._shapes: list[tuple[int, ...]] = []
 
     def learn_shapes(self, positions: np.ndarray) -> tuple[Evaluated, Evaluated]:
@@ -58,7 +57,7 @@ class TrueModel:
         ValueError
             Where there is none, and where a black box is random.
         """
-        found, first_error = [], None
+        found, first_error, may_be_zero = [], None, bool(self.estimated or self._whole)
         for position in positions:
             try:
                 seed = int(self._rng.integers(2**63)) if self.estimated else 0
@@ -67,7 +66,7 @@ class TrueModel:
                 first_error = first_error or error
                 continue
             # An estimate of zero is a value, and with many groups there may be one at every place; so is a likelihood.
-            if all((np.isfinite(a) | (np.isneginf(a) & self._may_be_zero)).all() for a in arrays):
+            if all((np.isfinite(a) | (np.isneginf(a) & may_be_zero)).all() for a in arrays):
                 found.append((position, log_density, arrays, seed))
                 if len(found) == 2:
                     break
@@ -91,8 +90,7 @@ class TrueModel:
                 "one is a simulator or an estimate: see pk.EstimatedLikelihood, whose function takes all its "
                 "randomness from the generator that it is given, and pk.sample_likelihood_free."
             )
-        first, other = (self.read(_vector(f, values), x) for x, f, values, _ in (found[0], found[-1]))
-        return first, other
+        return tuple(self.read(_vector(f, values), x) for x, f, values, _ in (found[0], found[-1]))
 
     @property
     def is_compiled(self) -> bool:
@@ -123,8 +121,7 @@ class TrueModel:
         calls = [([next(arrays) for _ in range(i)], [next(arrays) for _ in range(o)]) for i, o in self._counts]
         is_whole = all(np.isfinite(p).all() for p in parts)
         if not is_whole and self._inputs_of_one is not None:
-            given = self._inputs_of_one(position)
-            calls = [([np.asarray(a, dtype=float) for a in given], calls[0][1])]
+            calls = [([np.asarray(a, dtype=float) for a in self._inputs_of_one(position)], calls[0][1])]
         return Evaluated(float(parts[0][0]) if is_whole else -np.inf, [c[0] for c in calls], [c[1] for c in calls])
 
     def _at(self, position, noise):

@@ -38,21 +38,19 @@ class Evaluations:
 
         ``progress`` is called after each. Raises ``ValueError`` where the store has evaluations at other positions.
         """
-        marks = self._keeper.is_done[first:]
+        marks, count = self._keeper.is_done[first:], len(positions)
         # A place that was lost is tried again, unless later ones were chosen without its value.
-        is_kept = marks != 0 if marks[len(positions) :].any() else marks == 1
-        left = []
-        for i, position in enumerate(positions):
-            if not is_kept[i]:
-                left.append(i)
-                continue
-            if not np.array_equal(self._array("position")[0, first + i], position):
-                raise ValueError(
-                    "the store holds evaluations at other places: it was made with another model, seed, batch size or "
-                    "start, or with so few evaluations that there were fewer first places. Give another path, or the "
-                    "old settings."
-                )
+        is_kept = (marks != 0 if marks[count:].any() else marks == 1)[:count]
+        stored = np.array(self._array("position")[0, first : first + count])
+        if not np.array_equal(stored[is_kept], positions[is_kept]):
+            raise ValueError(
+                "the store holds evaluations at other places: it was made with another model, seed, batch size or "
+                "start, or with so few evaluations that there were fewer first places. Give another path, or the old "
+                "settings."
+            )
+        for _ in range(np.count_nonzero(is_kept)):
             progress()
+        left = np.flatnonzero(~is_kept).tolist()
         # All places of a batch go to an executor that was given: it may have any number of workers.
         in_flight = None if self._has_own_processes else len(left) or 1
         arguments = self._arguments(lambda number: positions[number - first])
@@ -64,7 +62,7 @@ class Evaluations:
             arrays = {"position": positions[[number - first]], _NAME: vector, "status": np.array([int(status)])}
             self._keeper.write(number, {f"{_GROUP}/{k}": v for k, v in arrays.items()}, status != Status.LOST)
             progress()
-        return np.array(self._array(_NAME)[0, first : first + len(positions)])
+        return np.array(self._array(_NAME)[0, first : first + count])
 
     def status(self, count: int) -> np.ndarray:
         """Return the status of the first ``count`` evaluations."""

@@ -251,11 +251,8 @@ class EmulatedGroups(ArrayStepShared):
         self.runs = self.runs.copy()
         for number in range(len(self.blocks)):
             is_walk = here is not None and len(self.blocks[number][1]) > 1 and self.rng.random() < _LOCAL
-            if is_walk:
-                proposal = self._walked(number, x)
-            else:
-                proposal, has_diverged = self._proposed(number, x)
-                diverging |= has_diverged
+            proposal, has_diverged = (self._walked if is_walk else self._proposed)(number, x)
+            diverging |= has_diverged
             if here is None:
                 x = proposal
                 continue
@@ -307,12 +304,12 @@ class EmulatedGroups(ArrayStepShared):
         return proposal, has_diverged
 
     def _walked(self, number, x):
-        """Return where a random step of one block ends, of a random length."""
+        """Return where a random step of one block ends, of a random length, and that nothing diverged."""
         block, _ = self.blocks[number]
         length = optimal_scale(len(block)) * _SHORTEST ** self.rng.random()
         proposal = x.copy()
         proposal[block] += length * self._walks[number] @ self.rng.standard_normal(len(block))
-        return proposal
+        return proposal, False
 
     def _judged(self, number, here, proposal, is_walk):
         """Return the probability that a block's proposal is accepted, its place, and which estimates were made."""

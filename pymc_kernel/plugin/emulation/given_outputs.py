@@ -74,11 +74,8 @@ class GivenOutputs:
 
         Then its slope is one, however large the output is. How far a cheap version is off is no log likelihood.
         """
-        rows_of = {
-            number: rows
-            for number, (part, rows) in enumerate(zip(parts, self._rows, strict=True))
-            if rows.type.shape[1] == 1 and not is_difference(part, coarse)
-        }
+        pairs = enumerate(zip(parts, self._rows, strict=True))
+        rows_of = {i: rows for i, (part, rows) in pairs if rows.type.shape[1] == 1 and not is_difference(part, coarse)}
         if not rows_of:
             return parts
         slopes = pytensor.grad(log_density, list(rows_of.values()))
@@ -142,7 +139,6 @@ class GivenOutputs:
         """
         calls, parts, estimated = self.unknown.calls, self.unknown.parts, self.unknown.estimated
         errors = np.empty((len(evaluated), 1 + len(estimated)))
-        inputs: list[list] = [[] for _ in estimated]
         for row, x, e, rows_of_parts in zip(errors, positions, evaluated, predicted, strict=True):
             of_calls = {}
             for part, rows in zip(parts, rows_of_parts, strict=True):
@@ -151,9 +147,8 @@ class GivenOutputs:
             row[1:] = [e.outputs[i][0].item() - of_calls[i].item() for i in estimated]
             with np.errstate(invalid="ignore"):  # an estimate of zero
                 row[0] = e.log_density - self.log_density(rows_of_parts, x) - row[1:].sum()
-            for own, i in zip(inputs, estimated, strict=True):
-                own.append(calls[i].inputs(e.inputs[i])[0])
-        return errors.reshape(-1, 2, errors.shape[1]), [np.array(x)[::2] for x in inputs]
+        inputs = [np.array([calls[i].inputs(e.inputs[i])[0] for e in evaluated[::2]]) for i in estimated]
+        return errors.reshape(-1, 2, errors.shape[1]), inputs
 
     def levels(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray, outputs, number: int) -> np.ndarray:
         """Return the log densities (n, b) at a position (d,) with outputs (b, q) of parts, each with one other row.

@@ -207,8 +207,11 @@ def with_whole_likelihood(model: pm.Model, compile_kwargs: dict | None = None) -
     if not [*model.observed_RVs, *model.potentials]:
         raise ValueError("this model has no observed variable and no potential, so there is no likelihood to learn.")
     whole, values = with_prior_alone(model)
+    name = _NAME
+    while name in model.named_vars:
+        name = f"{name}_"
     with whole:
-        pm.Potential(_free_name(_NAME, model), LogLikelihoodOp(model, compile_kwargs or {})(*values))
+        pm.Potential(name, LogLikelihoodOp(model, compile_kwargs or {})(*values))
     return whole
 
 
@@ -224,18 +227,9 @@ def with_prior_alone(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:
         alone.named_vars_to_dims.pop(variable.name, None)
     for kind in ("observed_RVs", "potentials", "deterministics"):
         setattr(alone, kind, treelist([v for v in getattr(alone, kind) if v not in gone]))
-    values = []
-    for variable in alone.free_RVs:
-        transform = alone.rvs_to_transforms[variable]
-        values.append(variable if transform is None else transform.forward(variable, *variable.owner.inputs))
-    return alone, values
+    transforms = [(variable, alone.rvs_to_transforms[variable]) for variable in alone.free_RVs]
+    return alone, [v if transform is None else transform.forward(v, *v.owner.inputs) for v, transform in transforms]
 
 
 def _calls_a_black_box(variable):
     return any(v.owner is not None and not has_gradient(v.owner) for v in ancestors([variable]))
-
-
-def _free_name(name, model):
-    while name in model.named_vars:
-        name = f"{name}_"
-    return name

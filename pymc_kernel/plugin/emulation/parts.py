@@ -246,13 +246,12 @@ def _called(box, inputs):
 
 def parts_of(calls: Sequence[Rows]) -> list[Part]:
     """Return the calls by what is learned together: none feeds another, as many inputs and outputs, exact or not."""
-    depth = {}
+    depth: list[int] = []
+    groups: dict[tuple, list[int]] = {}
     known = {out: i for i, rows in enumerate(calls) for out in rows.box.node.outputs}
     for i, rows in enumerate(calls):
         feeding = {known[v] for v in pytensor.graph.traversal.ancestors(rows.box.inputs) if v in known}
-        depth[i] = 1 + max((depth[j] for j in feeding), default=0)
-    groups: dict[tuple, list[int]] = {}
-    for i, rows in enumerate(calls):
+        depth.append(1 + max((depth[j] for j in feeding), default=0))
         groups.setdefault((depth[i], rows.is_estimate, *rows.sizes), []).append(i)
     parts = []
     for _, members in sorted(groups.items()):

@@ -121,13 +121,10 @@ def shared_arrays(
     name: str, num_functions: int, sizes: Mapping[str, tuple[int | None, ...]]
 ) -> dict[str, TensorSharedVariable]:
     """Return shared variables by field, each (functions, *size) and full of zeros; of length one where it is None."""
+    shapes = {field: (num_functions, *size) for field, size in sizes.items()}
     return {
-        field: pytensor.shared(
-            np.zeros((num_functions, *(1 if s is None else s for s in size))),
-            name=f"{name}_{field}",
-            shape=(num_functions, *size),
-        )
-        for field, size in sizes.items()
+        field: pytensor.shared(np.zeros([1 if s is None else s for s in shape]), name=f"{name}_{field}", shape=shape)
+        for field, shape in shapes.items()
     }
 
 

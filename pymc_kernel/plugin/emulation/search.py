@@ -395,8 +395,7 @@ class Search:
         """
         places, least = self.chains.places, self._least()
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
-        for i, c in enumerate(lost):
-            places[c] = best[i % _CHAINS]
+        places[lost] = best[: len(lost)]
 
     def _least(self):
         """Return the log density that hardly any draw is below, given the largest one known."""
@@ -484,8 +483,12 @@ class Search:
                 )
             raise ValueError(f"{len(self.record)} {TOO_FEW}.{said}")
         self._renew(self.best_fits)
-        self._begin_at(self._best_places()[0])
-        best = self.best
+        # It is wrong far from what was learned, so its initial point is the best place.
+        variables = self.emulated.free_RVs
+        values = constrained_draws(self.emulated, self._best_places()[:1], [v.name for v in variables])
+        for variable in variables:
+            self.emulated.set_initval(variable, values[variable.name][0])
+        best, names = self.best, [self.unknown.calls[i].box.name for i in self.estimated]
         self.emulated.emulation = Emulation(
             num_evaluations=len(self.record),
             num_failed=self.record.num_failed,
@@ -493,9 +496,7 @@ class Search:
             log_ratio_sd=best.log_ratio_sd,
             effective_share=best.effective_share,
             rhat=best.rhat,
-            noise_sd=dict(
-                zip((self.unknown.calls[i].box.name for i in self.estimated), self.best_noise.tolist(), strict=True)
-            ),
+            noise_sd=dict(zip(names, self.best_noise.tolist(), strict=True)),
             rounds=pd.DataFrame(self.rounds),
             draws=flat_draws(self.best_draws),
             positions=self.record.positions,
@@ -520,9 +521,8 @@ class Search:
         differ = is_far and normal_distance(best.log_ratio_sd) > 0.5 * best.distance
         chains_agree = Chains.have_converged(best.rhat)
         if is_far:
-            if differ:
-                cause = f"log densities differ by {best.log_ratio_sd:.2g} nats at fresh draws"
-            else:
+            cause = f"log densities differ by {best.log_ratio_sd:.2g} nats at fresh draws"
+            if not differ:
                 cause = (
                     "at some of its fresh draws the true density is zero, or is not known, or it still moves with what "
                     "is learned"
@@ -574,13 +574,6 @@ class Search:
             return False
         learned = self.chains.log_density(self.record.positions[number])
         return learned >= least if self.estimated else max(learned, pair[0].log_density) >= least
-
-    def _begin_at(self, position: np.ndarray) -> None:
-        """Make a position (d,) the initial point of the emulated model, which is wrong far from what was learned."""
-        variables = self.emulated.free_RVs
-        values = constrained_draws(self.emulated, position[None], [v.name for v in variables])
-        for variable in variables:
-            self.emulated.set_initval(variable, values[variable.name][0])
 
     def _renew(self, fits):
         for learned, fit in zip(self.learned, fits, strict=True):
