@@ -17,7 +17,7 @@ from pytensor.compile.ops import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import Status
-from pymc_kernel.plugin.emulation.evaluations import Evaluations
+from pymc_kernel.plugin.emulation.evaluated import Evaluations
 from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.structure import unknown_of
 

@@ -14,7 +14,7 @@ from pytensor.graph.op import Op
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 from pymc_kernel.plugin.arguments import RandomSeed, check_between, check_executor, check_whole
-from pymc_kernel.plugin.emulation.evaluations import Evaluations
+from pymc_kernel.plugin.emulation.evaluated import Evaluations
 from pymc_kernel.plugin.emulation.model_graph import with_hoisted, with_whole_likelihood
 from pymc_kernel.plugin.emulation.search import MODES_APART, TOLERANCE, TOO_FEW, Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
