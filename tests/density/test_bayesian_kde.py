@@ -8,6 +8,8 @@ from scipy.special import logsumexp
 
 from benchmarks.mixtures import CLAW, SHAPES, TRIMODAL
 from pymc_kernel.density import STRUCTURES, BayesianKDE
+from pymc_kernel.density.fitted_kde import student_mixture
+from pymc_kernel.density.sites import GammaPosterior, WishartPosterior
 
 
 def leave_one_out(x, precision):
@@ -259,3 +261,19 @@ REFUSED = (
 def test_mistakes_are_refused(call, message, rng):
     with pytest.raises(ValueError, match=message):
         call(rng.normal(size=(30, 2)))
+
+
+def test_mixtures_over_the_posterior_of_the_precision_are_student_densities():
+    """With N(x | c, L^-1): of one Gamma for all coordinates, of one for each, and of a Wishart distribution."""
+    rng = np.random.default_rng(3)
+    x, centers = rng.normal(size=(7, 2)), rng.normal(size=(3, 2))
+    shape, rate, scatter = np.array([2.3, 4.1]), np.array([1.7, 0.6]), np.array([[2.0, 0.7], [0.7, 1.1]])
+    one, each = GammaPosterior(shape[:1], rate[:1], np.zeros(2, int)), GammaPosterior(shape, rate, np.arange(2))
+    expected = [
+        (one, lambda c: stats.multivariate_t(c, rate[0] / shape[0] * np.eye(2), 2.0 * shape[0]).pdf(x)),
+        (each, lambda c: stats.t(2.0 * shape, c, np.sqrt(rate / shape)).pdf(x).prod(axis=1)),
+        (WishartPosterior(5.5, scatter), lambda c: stats.multivariate_t(c, scatter / 4.5, 4.5).pdf(x)),
+    ]
+    for posterior, density in expected:
+        found = student_mixture(x, centers, posterior)
+        np.testing.assert_allclose(found, np.log(np.mean([density(c) for c in centers], axis=0)), rtol=1e-10)
