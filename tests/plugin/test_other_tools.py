@@ -41,6 +41,14 @@ def test_the_numbers_are_those_of_a_model_with_these_scores():
     np.testing.assert_allclose(of_function.p_values["x"], of_model.p_values["x"])
 
 
+def test_the_entry_that_is_wrong_has_its_own_name():
+    """Of a vector, and of expectations."""
+    wrong = normal_draws() + np.array([2.0, 0.0, 0.0])
+    assert pk.ksd_test(wrong, score=score).table()["ksd_share"].idxmax() == "x[0]"
+    means = pk.expectation(wrong, score=score)["x"].sel(estimate="mean").values
+    np.testing.assert_allclose(means, wrong.mean(axis=(0, 1)))
+
+
 def test_the_function_has_the_chosen_variables_in_their_order():
     draws = normal_draws()
     seen = []
