@@ -16,7 +16,6 @@ import logging
 
 import numpy as np
 from arviz_stats.base import array_stats
-from scipy import stats
 
 from benchmarks import harness, zoo_draws
 from benchmarks.posteriors import ZOO
@@ -31,10 +30,9 @@ TABLE = harness.Table("psis", HEADER, files=(harness.ZOO,))
 
 def khat(name, method, seed):
     """Return k-hat of the importance weights of 1,000 draws of an approximation."""
-    normal = stats.multivariate_normal(*zoo_draws.normal_of(method, name, seed), allow_singular=True)
-    draws = normal.rvs(1000, random_state=np.random.default_rng([seed, 4])).reshape(1000, -1)
-    log_density = zoo_draws.density_of(zoo_draws.model_and_scores(name)[0])
-    log_ratios = np.array([log_density(x) for x in draws]) - normal.logpdf(draws)
+    normal = zoo_draws.normal_of(method, name, seed)
+    draws = zoo_draws.positions_from(normal, 1000, [seed, 4])
+    log_ratios = np.array([zoo_draws.log_density_of(name)(x) for x in draws]) - normal.logpdf(draws)
     return float(array_stats.psislw(-log_ratios)[1])
 
 

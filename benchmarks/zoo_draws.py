@@ -140,22 +140,25 @@ def shifted(positions, column):
     return positions
 
 
+@cache
 def normal_of(method, name, seed):
-    """Return mean (d,) and covariance (d, d) of a normal approximation on the unconstrained scale.
+    """Return a normal approximation on the unconstrained scale, as a distribution of SciPy.
 
     ``method`` is "laplace", at the mode, or one of PyMC's variational methods.
     """
-    if method == "laplace":
-        return _laplace(name, seed)
-    found = _stored(f"{name}-{method}-normal-{seed}", partial(_fit, method, name, seed))
-    return found["mean"], found["covariance"]
+    make = partial(_laplace, name, seed) if method == "laplace" else partial(_fit, method, name, seed)
+    found = _stored(f"{name}-{method}-normal-{seed}", make)
+    return stats.multivariate_normal(found["mean"], found["covariance"], allow_singular=True)
 
 
 def approximate(method, name, seed, num_draws=_NUM_WRONG):
     """Return draws of a normal approximation."""
-    normal = stats.multivariate_normal(*normal_of(method, name, seed), allow_singular=True)
-    draws = normal.rvs(num_draws, random_state=np.random.default_rng([seed, 3]))
-    return as_tree(_free(name, draws.reshape(num_draws, -1)), 1)
+    return as_tree(_free(name, positions_from(normal_of(method, name, seed), num_draws, [seed, 3])), 1)
+
+
+def positions_from(normal, num_draws, seed):
+    """Return draws (num_draws, d) of a normal distribution."""
+    return normal.rvs(num_draws, random_state=np.random.default_rng(seed)).reshape(num_draws, -1)
 
 
 def _fit(method, name, seed):
@@ -174,7 +177,7 @@ def _laplace(name, seed):
     model, scores = model_and_scores(name)
     rng = np.random.default_rng([seed, 2])
     units = _spread(positions_of(name, exact(name, rng, 400)))
-    log_density = density_of(model)
+    log_density = log_density_of(name)
 
     def slope(u):
         return -scores((u * units)[None])[0] * units
@@ -184,11 +187,14 @@ def _laplace(name, seed):
     mode = optimize.minimize(lambda u: -log_density(u * units), start, jac=slope, method="BFGS").x
     step = 1e-3
     hessian = np.array([(slope(mode + e) - slope(mode - e)) / (2 * step) for e in step * np.eye(mode.size)])
-    return mode * units, np.linalg.inv(0.5 * (hessian + hessian.T)) * np.outer(units, units)
+    covariance = np.linalg.inv(0.5 * (hessian + hessian.T)) * np.outer(units, units)
+    return {"mean": mode * units, "covariance": covariance}
 
 
-def density_of(model):
+@cache
+def log_density_of(name):
     """Return the log density of a model as a function of one position (d,) on the unconstrained scale."""
+    model = model_and_scores(name)[0]
     log_density, shapes = model.compile_logp(mode="FAST_COMPILE"), value_shapes(model)
     names = [v.name for v in model.value_vars]
 

@@ -107,12 +107,14 @@ class Workers:
                         raise error
                     elif is_lost and num_lost > 1:
                         suspects.append(index)
-                    elif attempts[index] < retries:
-                        attempts[index] += 1
-                        # One that is lost alone is the one that kills.
-                        (suspects if is_lost else fresh).appendleft(index)
-                    else:
+                    elif attempts[index] == retries:
                         yield Batch(index, None, error)
+                    else:
+                        attempts[index] += 1
+                        if is_lost:  # alone, so it is the one that kills
+                            suspects.append(index)
+                        else:
+                            fresh.appendleft(index)
                 if is_broken:
                     self._replace()
         finally:

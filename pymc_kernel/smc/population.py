@@ -29,7 +29,14 @@ from pymc_kernel.linalg import ridged_cholesky, whiten
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 from pymc_kernel.scores.score_matching import Finite
-from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
+from pymc_kernel.smc.weights import (
+    effective_share,
+    impossible_as_zero,
+    log_mean_exp,
+    next_temperature,
+    normalized,
+    resample,
+)
 
 # Of the proposals, nu in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws.
 _SCALES = (0.35, 0.7, 1.0, 1.4)
@@ -161,8 +168,7 @@ def step(
     by_scale -= d * np.log(math.sqrt(2.0 * math.pi) * scales) + np.log(np.diag(factor)).sum()
     joint = by_scale + np.log(state.shares)
     log_proposal = logsumexp(joint, axis=1)
-    log_weights = np.asarray(log_density(positions), dtype=float) - log_proposal
-    log_weights[~(log_weights < np.inf)] = -np.inf
+    log_weights = impossible_as_zero(np.asarray(log_density(positions), dtype=float) - log_proposal)
     shares = state.shares
     if (log_weights > -np.inf).any():
         earned = normalized(log_weights) @ np.exp(joint - log_proposal[:, None])

@@ -19,7 +19,7 @@ from pymc.util import treelist
 from pytensor.graph.basic import Apply
 from pytensor.graph.op import Op
 from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors, toposort
+from pytensor.graph.traversal import apply_ancestors, toposort
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
@@ -232,4 +232,4 @@ def with_prior_alone(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:
 
 
 def _calls_a_black_box(variable):
-    return any(v.owner is not None and not has_gradient(v.owner) for v in ancestors([variable]))
+    return not all(map(has_gradient, apply_ancestors([variable])))

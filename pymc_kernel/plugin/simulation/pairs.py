@@ -8,7 +8,7 @@ import pymc as pm
 import pytensor
 import xarray as xr
 from pymc.distributions.simulator import SimulatorRV
-from pytensor.graph.traversal import ancestors
+from pytensor.graph.traversal import apply_ancestors
 
 from pymc_kernel.plugin.model.estimated import block_of
 from pymc_kernel.plugin.model.interpreter import UNOPTIMIZED
@@ -55,7 +55,7 @@ def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarr
     if empty:
         raise ValueError(f"{', '.join(empty)}: all data are missing (NaN or masked): {who} has nothing to learn from.")
     for rv in model.free_RVs:
-        if any(v.owner is not None and isinstance(v.owner.op, SimulatorRV) for v in ancestors([rv])):
+        if any(isinstance(node.op, SimulatorRV) for node in apply_ancestors([rv])):
             raise ValueError(
                 f"{rv.name}: missing data of a simulator cannot be imputed, since it has no density. Leave missing "
                 "entries out of observed, and have the simulator return those that are there."
