@@ -4,8 +4,9 @@ import sys
 
 # PyTensor's fast-math rounds the last bit of a log density otherwise in the process that filled its disk cache than
 # in one that reads it, and many tests compare draws bit for bit. Without a C++ compiler it folds constants by NumPy:
-# it would compile and load a library for every constant expression of a model, most of a second each.
-_FLAGS = [os.environ.get("PYTENSOR_FLAGS"), "numba__fastmath=False", "cxx="]
+# it would compile and load a library for every constant expression of a model, most of a second each. Nor does it note
+# for every variable where in the code it was made, which took a fifth of the time of tests that compile models.
+_FLAGS = [os.environ.get("PYTENSOR_FLAGS"), "numba__fastmath=False", "cxx=", "traceback__limit=0"]
 os.environ["PYTENSOR_FLAGS"] = ",".join(filter(None, _FLAGS))
 
 # Test processes run side by side, one a core; threads of BLAS that wait for each other would take ten times as long.

@@ -196,5 +196,5 @@ def test_versions_without_a_density_are_minus_infinity():
     )
     assert not np.isnan(versions).any()
     assert np.isneginf(versions).any()
-    draws, _ = search.chains.draw(is_short=True)
+    draws = np.linspace(0.5, 3.0, 80).reshape(4, 20, 1)
     assert np.isfinite(search.challengers.note_possible(search.chains, draws, search._versions, 0.05))
