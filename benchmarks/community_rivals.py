@@ -3,12 +3,14 @@
 Package sbi by its defaults, 1,000 simulations in five rounds: a network for the likelihood, sampled by slice sampling
 (``NLE``), and one for the posterior with atomic proposals (``NPE``). Package pyABC: sequential rejection (``ABC-SMC``),
 populations of its default size, distances by its adaptive norm, draws from the kernel density that it proposes from.
+Package BayesFlow: a coupling flow by its workflow's defaults, trained on 1,000 simulations of the prior, with
+everything standardized, of parameters on PyMC's unconstrained scale.
 Observations, reference draws and the judge are those of ``benchmarks.community``, whose rows of
 ``sample_likelihood_free`` stand beside. Seconds are those of all processors, simulations included. A run that takes
 longer than ``limit`` of them is ended, and its row says so.
 
 sbi brings PyTorch, some gigabytes: it needs an environment of its own, with the extra '.[rivals-simulators]', which has
-both. Of a package that is not there the rows that are kept stay.
+all three. Of a package that is not there the rows that are kept stay.
 """
 
 import importlib.util
@@ -16,18 +18,22 @@ import os
 import signal
 import time
 import warnings
+from functools import partial
 from importlib.metadata import version
 from itertools import product
 
 import numpy as np
+import pymc as pm
 
 from benchmarks import community, harness
 from benchmarks.classifier import accuracy
 from benchmarks.sbibm_tasks import GLM_FACTOR, LOTKA, SIR, TASKS, observation, reference
+from pymc_kernel.plugin.model.priors import ModelPrior
+from pymc_kernel.plugin.model.unconstrained import constrained_draws
 
 ROWS = harness.Rows(harness.ROWS / "community_rivals.jsonl", lambda row: tuple(row["key"]))
 BUDGET, ROUNDS = community.BUDGETS[0], 5
-PACKAGES = {"NLE": "sbi", "NPE": "sbi", "ABC-SMC": "pyabc"}
+PACKAGES = {"NLE": "sbi", "NPE": "sbi", "ABC-SMC": "pyabc", "BayesFlow": "bayesflow"}
 UNIFORM = {"two_moons": (1.0, 2), "mixture": (10.0, 2), "linear, uniform prior": (1.0, 10)}  # half the width, and d
 LOGS = {"epidemic": SIR, "Lotka-Volterra": LOTKA}  # means and standard deviations of logarithms
 OURS = "pk.sample_likelihood_free"
@@ -107,6 +113,28 @@ def _accepted(task, observed, num_draws, seed):
     return np.array([to_theta(z) for z in draws])
 
 
+def _amortized(task, observed, num_draws, seed):
+    """Return draws (num_draws, d) of BayesFlow's network for any data, given these."""
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    import bayesflow
+    import keras
+
+    keras.utils.set_random_seed(seed)
+    rng = np.random.default_rng(seed)
+    with pm.Model() as model:
+        TASKS[task].prior()
+    places = ModelPrior(model).draw(rng, BUDGET)
+    data = TASKS[task].simulate(rng, constrained_draws(model, places, ["theta"])["theta"])
+    names = {"inference_variables": "place", "inference_conditions": "data"}
+    workflow = bayesflow.BasicWorkflow(**names, standardize="all")
+    workflow.fit_offline({"place": places, "data": data}, verbose=0)
+    found = workflow.sample(num_samples=num_draws, conditions={"data": observed[None]})
+    return constrained_draws(model, found["place"][0].astype(float), ["theta"])["theta"]
+
+
+DRAWN_BY = {"pyabc": _accepted, "bayesflow": _amortized}
+
+
 def run(task, number, name, limit):
     """Return the row of one posterior."""
     exact, begun = reference(task, number), time.process_time()
@@ -118,7 +146,7 @@ def run(task, number, name, limit):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             arguments = task, observation(task, number), len(exact), number
-            draws = _accepted(*arguments) if package == "pyabc" else _learned(name, *arguments)
+            draws = DRAWN_BY.get(package, partial(_learned, name))(*arguments)
     except TimeoutError:
         return row | {"accuracy": 1.0, "seconds": limit, "is_ended": True}
     finally:
