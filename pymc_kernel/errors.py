@@ -9,7 +9,7 @@ import functools
 import os
 import warnings
 
-# How files begin whose lines are not the caller's: the package, and what calls its functions for it.
+# Prefixes of files whose lines are not the caller's: the package, and the modules that call its functions.
 _NOT_THE_CALLERS = (
     os.path.dirname(__file__) + os.sep,
     *(module.__file__.removesuffix(".py") for module in (contextlib, functools)),
@@ -17,7 +17,7 @@ _NOT_THE_CALLERS = (
 
 
 def warn_caller(message: str, *others: str) -> None:
-    """Warn at the last line outside of the package, and of files whose names begin as one of the ``others``."""
+    """Warn at the innermost line outside of the package and of files whose names begin with one of ``others``."""
     warnings.warn(message, skip_file_prefixes=(*_NOT_THE_CALLERS, *others))
 
 

@@ -1,8 +1,7 @@
 """Dense linear algebra that SciPy does not have.
 
-Cholesky factors of the size of a parameter vector for compiled loops, where a call into LAPACK would cost more than the
-arithmetic: in-place factors, updates and solves. For large matrices the incomplete, pivoted factor that never needs
-them whole.
+Small matrices, in compiled loops: in-place Cholesky factors, updates and solves, where a call to LAPACK would cost more
+than the arithmetic. Large matrices: the incomplete, pivoted factor, which never needs the whole matrix.
 """
 
 import math
@@ -15,12 +14,12 @@ from scipy.linalg.lapack import dpocon, dpotrf, dpstrf
 from pymc_kernel.machine_code import compiled
 
 LOG_2PI = math.log(2.0 * math.pi)
-RIDGE = 1e-9  # of each variance
+RIDGE = 1e-9  # added to each variance, as a share of it
 _ROUNDING = 1e-13  # of a diagonal entry: smaller remainders have no correct digit
-_PIVOT_ROUNDING = 8.0 * np.finfo(float).eps  # of the diagonal and for each row: the error of a pivot
+_PIVOT_ROUNDING = 8.0 * np.finfo(float).eps  # rounding error of a pivot, for each row and relative to the diagonal
 _SINGULAR = 1e-12  # reciprocal condition number; sums over ten thousand draws round to about as much
 _BLOCK = 64  # pivots at a time, so that most work is matrix products
-_BLOCK_SHARE = 0.2  # of the largest pivot: smaller ones wait, as a greedy choice would leave them
+_BLOCK_SHARE = 0.2  # of the largest pivot: smaller ones are left for a later block
 
 
 @compiled
@@ -54,7 +53,7 @@ def cholesky_in_place(matrix):
 def squared_distances(a, b):
     """Return squared distances (n, m) of points (n, d) and (m, d), arrays or tensors, by one product of matrices.
 
-    Of points that are next to each other they are rounding, below zero, too.
+    For nearly equal points the result is rounding error and may be negative.
     """
     return (a**2).sum(axis=1)[:, None] + (b**2).sum(axis=1) - 2.0 * (a @ b.T)
 
@@ -65,21 +64,21 @@ def whiten(points: np.ndarray, mean: np.ndarray, factor: np.ndarray) -> np.ndarr
 
 
 def ridged_cholesky(covariance: np.ndarray) -> np.ndarray:
-    """Return the lower Cholesky factor of a covariance (d, d) with a ridge: that of few draws has a factor, too."""
+    """Return the lower Cholesky factor of a covariance (d, d) with a ridge, which that of few draws needs."""
     return np.linalg.cholesky(covariance + np.diag(RIDGE * np.diag(covariance)))
 
 
 def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.ndarray | None:
-    """Return the lower Cholesky factor of ``matrix`` (d, d), None where that is not positive definite beyond rounding.
+    """Return the lower Cholesky factor of ``matrix`` (d, d), or None if that is not positive definite up to rounding.
 
-    The last pivot of a singular matrix is rounding, of either sign, so whether LAPACK succeeds depends on the processor
-    and must decide nothing. Here the estimated reciprocal condition number decides, with rows and columns scaled to a
+    The last pivot of a singular matrix is rounding error of either sign, so whether LAPACK succeeds depends on the
+    processor and is no criterion. The estimated reciprocal condition number is, after rows and columns are scaled to a
     diagonal near one, so that units do not matter. O(d^3).
 
     Parameters
     ----------
     smallest : float
-        Reciprocal condition number up to which the matrix counts as singular; the default has room for the rounding of
+        Reciprocal condition number up to which the matrix counts as singular; the default allows for the rounding of
         covariances of some ten thousand draws.
     """
     diagonal = np.diagonal(matrix)
@@ -92,15 +91,15 @@ def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.nda
     if info != 0 or not norm < np.inf:
         return None
     reciprocal_condition, _ = dpocon(factor, norm, uplo="L")
-    # Rows one after the other, as compiled loops are compiled for.
+    # Row-major, as the compiled loops expect.
     return np.ascontiguousarray(factor * scales[:, None]) if reciprocal_condition > smallest else None
 
 
 def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
     """Return the lower Cholesky factor of ``matrix`` (n, n), plus the smallest multiple of the identity that is needed.
 
-    None where the reciprocal condition number is beyond rounding, 8 sqrt(n) times the machine's precision; else 1e-14,
-    1e-13, ..., 0.1 times the mean of the diagonal. The upper triangle is zero.
+    The multiple is zero if the reciprocal condition number exceeds rounding, 8 sqrt(n) times the machine's precision;
+    else it is one of 1e-14, 1e-13, ..., 0.1 times the mean of the diagonal. The upper triangle is zero.
 
     Raises
     ------
@@ -153,10 +152,10 @@ def lower_times(factor, vector, out):
 
 @compiled
 def dot_product(left, right):
-    """Return the scalar product of two vectors (n,), as eight sums of their own.
+    """Return the scalar product of two vectors (n,), accumulated in eight separate sums.
 
-    The compiler puts these into vector registers without being allowed to reorder sums: for a plain loop it would need
-    fast-math, under which code that was just compiled and code from the disk cache have been seen to round differently.
+    The compiler can keep these in vector registers without reordering sums. For a plain loop it would need fast-math,
+    with which freshly compiled code and code from the disk cache have been seen to round differently.
     """
     n = left.shape[0]
     whole = n - n % 8
@@ -189,8 +188,8 @@ def pivoted_cholesky(
         Indices (b,) -> those columns of K, shape (n, b).
     max_rank : int
     tolerance : float or ndarray (n,)
-        The remaining diagonal, K - F F', is at most this where it stops before ``max_rank``. A remainder within
-        rounding of the diagonal counts as zero.
+        If F has fewer than ``max_rank`` columns, the diagonal of K - F F' is at most this. A remainder within rounding
+        of the diagonal counts as zero.
 
     Returns
     -------
@@ -200,13 +199,13 @@ def pivoted_cholesky(
 
     Notes
     -----
-    O(n r^2) time in matrix products, O(n r) memory. Pivots come in blocks, greedily within a block: the points of
-    the largest remainder relative to the tolerance, as long as those chosen before leave them a fifth of the
-    largest. Harbrecht, Peters and Schneider (2012) for single pivots.
+    O(n r^2) time in matrix products, O(n r) memory. Pivots come in blocks, chosen greedily within a block: the points
+    of the largest remainder relative to the tolerance, while that is above a fifth of the largest at the start of the
+    block. Single pivots: Harbrecht, Peters and Schneider (2012).
     """
     n = diagonal.size
     remaining = np.array(diagonal, dtype=float)
-    # Above zero: a row of zeros has nothing left, whatever the tolerance.
+    # The tolerance is kept above zero, so that a row of zeros counts as finished.
     tolerance = np.maximum(np.broadcast_to(tolerance, (n,)), np.maximum(_ROUNDING * remaining, np.finfo(float).tiny))
     rows = np.empty((min(max_rank, n), n))
     pivots = np.empty(len(rows), dtype=np.int64)
@@ -223,7 +222,7 @@ def pivoted_cholesky(
         chosen, factor = _greedy_pivots(
             block[:, candidates], tolerance[candidates], max(1.0, _BLOCK_SHARE * largest), len(rows) - rank
         )
-        if not len(chosen):  # what the running sums say is left of these is rounding
+        if not len(chosen):  # the remainders of these in the running sums are rounding
             remaining[candidates] = 0.0
             continue
         new = solve_triangular(factor, block[chosen], lower=True)

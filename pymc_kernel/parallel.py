@@ -4,9 +4,9 @@ Numba's own threading layers are avoided on purpose: the OpenMP one ends a proce
 its first use, and forking is how PyMC starts chains on Linux. Compiled functions that release the
 interpreter's lock (``nogil=True``) run in plain threads just as fast.
 
-BLAS is held to one thread wherever this package does linear algebra, by :data:`one_blas_thread`. Threads on matrices
-of a few hundred rows cost more than they save, ten times as much where other processes want the cores; and sums come
-out differently in the last bit for different numbers of threads, after which chains with the same seed part.
+BLAS is held to one thread wherever this package does linear algebra, by :data:`one_blas_thread`. For matrices of a few
+hundred rows threads cost more than they save, ten times as much if other processes compete for the cores. And the
+number of threads changes the last bit of sums, after which chains with the same seed diverge.
 """
 
 import os
@@ -24,7 +24,7 @@ _MIN_WORK = 2e5  # inner operations, below which starting threads costs more tha
 
 @cache
 def _blas_libraries() -> tuple[list, list]:
-    """Return NumPy's and SciPy's BLAS: those with threads of the process, and those with threads of their caller.
+    """Return NumPy's and SciPy's BLAS: those with one thread count per process, and those with one per thread.
 
     The search takes a millisecond, setting their threads some microseconds.
     """
@@ -38,15 +38,15 @@ def _blas_libraries() -> tuple[list, list]:
 class _OneBlasThread(ContextDecorator):
     """See :data:`one_blas_thread`.
 
-    Most libraries have one number of threads for the whole process: the first thread to come sets it, and the last one
-    to leave restores it. Where OpenBLAS is built on OpenMP every thread has a number of its own.
+    Most libraries have one number of threads for the whole process: the first thread to enter sets it, and the last one
+    to leave restores it. Where OpenBLAS is built on OpenMP every thread has its own number.
     """
 
     def __init__(self):
         self._begin()
 
     def leave(self):
-        """Restore what was before, in a process that was forked inside of such a block: its child is in none."""
+        """Restore the thread counts in a child process that was forked inside of such a block, and leave the block."""
         _restore(self._before + getattr(self._here, "before", []))
         self._begin()
 
@@ -81,7 +81,7 @@ class _OneBlasThread(ContextDecorator):
 
 
 def _limit(libraries):
-    """Give libraries one thread; returns those that had more, with what they had."""
+    """Set libraries to one thread; return those that had more, with their former numbers."""
     before = [(library, library.num_threads) for library in libraries]
     before = [(library, count) for library, count in before if count != 1]
     for library, _ in before:
@@ -95,7 +95,7 @@ def _restore(before):
 
 
 def _set_num_threads(library, count):
-    # threadpoolctl lets only the thread that set a number first set another one, and others fail silently.
+    # In threadpoolctl only the thread that first set the number can change it; calls by others fail silently.
     clear = getattr(library, "clear_controlling_thread", lambda force: None)
     clear(force=True)
     library.set_num_threads(count)
@@ -103,15 +103,15 @@ def _set_num_threads(library, count):
 
 
 #: A context, ``with one_blas_thread:``, and a decorator, ``@one_blas_thread``: BLAS works with one thread inside, and
-#: with as many as before outside, errors or not. It may be nested, and used in several threads. Some twenty
-#: microseconds, less than one where it is nested.
+#: with as many as before outside, errors or not. It may be nested, and used in several threads. Entering takes some
+#: twenty microseconds, less than one if nested.
 one_blas_thread = _OneBlasThread()
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=one_blas_thread.leave)
 
 
 def leave_one_thread() -> None:
-    """Hold this process to one thread of BLAS and OpenMP for good: there are as many workers as wanted."""
+    """Limit BLAS and OpenMP to one thread for the rest of this process, which is one of several workers."""
     threadpool_limits(1)
 
 
@@ -136,7 +136,7 @@ def over_row_blocks(
     work_per_row
         Rough number of inner operations a row; below 200,000 in all, everything runs in this thread.
     most_rows
-        Of a block, where the function takes memory for each row.
+        Largest number of rows of a block, if the function takes memory for each row.
     """
     threads = min(num_threads(), num_rows)
     is_alone = threads <= 1 or num_rows * work_per_row < _MIN_WORK

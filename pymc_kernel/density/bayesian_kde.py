@@ -18,27 +18,26 @@ class BayesianKDE:
     """Kernel density estimate whose bandwidth has a posterior, by expectation propagation.
 
     The estimate is the mean of normal densities N(x | x_r, L^-1) around the data, L a precision with a Wishart prior
-    (full) or gamma priors (diagonal, isotropic). Its likelihood is that of each point under the kernels at all others;
-    the posterior is approximated by the family of the prior, and the evidence tells which structure fits (Filippone and
-    Sanguinetti 2011).
+    (full) or gamma priors (diagonal, isotropic). The likelihood is leave-one-out, each point under the kernels at all
+    others; the posterior is approximated within the family of the prior, and the evidence tells which structure fits
+    (Filippone and Sanguinetti 2011).
 
     Parameters
     ----------
     structure : {"auto", "full", "diagonal", "isotropic"}
         ``"auto"`` fits all three and keeps the one with the largest evidence.
     prior_shape : float, optional
-        Of the prior: degrees of freedom of the Wishart distribution, d + 1 by default, or shape of the gamma
-        distributions, 1.
+        Degrees of freedom of the Wishart prior, d + 1 by default, or shape of the gamma priors, 1 by default.
     prior_rate : float or array_like (d,), optional
-        Rates of the gamma distributions, in squared units of the data; the Wishart distribution has twice as much on
-        the diagonal of its inverse scale. By default a tenth of the variances: a flat and proper prior in any units.
+        Rates of the gamma priors, in squared units of the data; the inverse scale of the Wishart prior has twice these
+        on its diagonal. By default a tenth of the variances: a flat and proper prior in any units.
     max_sweeps : int
 
     Notes
     -----
-    A sweep costs O(n^2 d^2) (full) or O(n^2 d); memory O(n d^2) or O(n d). Some ten sweeps. The approximation is
-    unimodal: where many updates have to be left out (few data in many dimensions), the fit says so and the evidence
-    favors a simpler structure.
+    A sweep costs O(n^2 d^2) (full) or O(n^2 d); memory O(n d^2) or O(n d). About ten sweeps are needed. The
+    approximation is unimodal: if many updates have to be skipped (few data in many dimensions), the fit warns and the
+    evidence favors a simpler structure.
 
     Examples
     --------
@@ -80,8 +79,8 @@ class BayesianKDE:
         Warns
         -----
         UserWarning
-            For ties, which are broken by noise (of the data's resolution, or of the rule of thumb's width), and where
-            the fit has not converged or had to leave many updates out.
+            For ties, which are broken by noise (of the data's resolution, or of the rule of thumb's width), and if the
+            fit has not converged or had to skip many updates.
         """
         x = without_ties(checked_data(x), np.random.default_rng(rng))
         rate = self._rates(x)

@@ -16,7 +16,7 @@ from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 
 def checked_data(data, least: int | None = None) -> np.ndarray:
-    """Return data as (n, d), or raise; ``least`` points are enough where it is not a first fit."""
+    """Return data as (n, d), or raise; a fit that is not the first needs only ``least`` points."""
     x = as_points(data, "data")
     n, d = x.shape
     least_points = d + 2 if least is None else least
@@ -30,11 +30,11 @@ def checked_data(data, least: int | None = None) -> np.ndarray:
 
 
 def without_ties(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the data with uniform noise on rows that coincide, where there are some.
+    """Return the data with uniform noise added to rows that coincide.
 
     With a tie the leave-one-out likelihood grows without bound as the bandwidth goes to zero (Zychaluk and Patil 2008).
-    Rounded data get noise of their resolution, the least gap between values of a column; continuous data of which some
-    repeat get noise as wide as the rule of thumb's bandwidth: a smaller one would pull the bandwidth down with it.
+    Rounded data get noise as wide as their resolution, the smallest gap between values of a column. Repeats among
+    continuous data get noise up to the rule of thumb's bandwidth either way: less would make the bandwidth too small.
     """
     _, first, inverse = np.unique(x, axis=0, return_index=True, return_inverse=True)
     num_tied = len(x) - len(first)
@@ -57,7 +57,7 @@ def without_ties(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 def _noise_width(values, n, thumb):
     """Return the resolution of a column with these distinct values, or twice the rule of thumb's bandwidth."""
     gaps = np.diff(values)
-    # Values on a grid: every gap is a whole number of the least one.
+    # Values on a grid: every gap is a whole multiple of the smallest.
     may_be_rounded = gaps.size > 0 and len(values) < n and gaps.min() > 1e-6 * thumb
     if may_be_rounded and np.allclose(gaps / gaps.min(), np.rint(gaps / gaps.min()), atol=0.01):
         return gaps.min()
@@ -76,8 +76,8 @@ class FittedKDE:
     centers : ndarray (n, d)
         The data, without ties.
     propagation : Propagation
-        The posterior of the precision, the sites, and how it went: sweeps, updates left out because a cavity or a new
-        site was no proper distribution, and whether it converged.
+        The posterior of the precision, the sites, and diagnostics: number of sweeps, share of updates skipped because a
+        cavity or its update was not a proper distribution, and convergence.
     max_sweeps : int
     log_evidences : dict
         Structure -> log evidence, of all that were fitted.
@@ -112,11 +112,11 @@ class FittedKDE:
 
     @one_blas_thread
     def updated(self, x, *, rng=None) -> "FittedKDE":
-        """Return the estimate from further data (m, d) too, without looking at pairs of earlier points again.
+        """Return the estimate from the earlier and further data (m, d), without revisiting pairs of earlier points.
 
         First the sites of the earlier points take in the new centers, then the new points get sites of their own,
-        O((n + m) m d^2) a sweep. The spread of the posterior is a little too small for it. The prior and the structure
-        stay those of the first fit. ``rng`` draws the noise that breaks ties, as in :meth:`BayesianKDE.fit
+        O((n + m) m d^2) a sweep. The resulting posterior is slightly too narrow. The prior and the structure stay those
+        of the first fit. ``rng`` draws the noise that breaks ties, as in :meth:`BayesianKDE.fit
         <pymc_kernel.density.BayesianKDE.fit>`. Data so far from the first that no posterior fits both raise ValueError.
         """
         new = checked_data(x, least=1)
@@ -146,7 +146,7 @@ class FittedKDE:
         ----------
         x : array_like (m, d)
         averaged : bool
-            Over the posterior, which is a mixture of Student t in closed form; at the mean precision otherwise.
+            Whether to average over the posterior, a mixture of Student t densities; otherwise at the mean precision.
         """
         x = as_points(x, "x", num_dims=self.centers.shape[1])
         if not averaged:
@@ -155,10 +155,9 @@ class FittedKDE:
 
     @one_blas_thread
     def interval(self, x, probability: float = 0.9, *, size: int = 200, rng=None) -> np.ndarray:
-        """Return the band of the density at ``x`` (m, d) under the posterior of the bandwidth, shape (2, m).
+        """Return a pointwise band of the density at ``x`` (m, d) under the posterior of the bandwidth, shape (2, m).
 
-        Quantiles over ``size`` draws of the precision. It shows the uncertainty of the bandwidth, not that of the
-        density.
+        Quantiles over ``size`` draws of the precision. It shows only the uncertainty that comes from the bandwidth.
         """
         check_between(probability=probability)
         x = as_points(x, "x", num_dims=self.centers.shape[1])
@@ -213,7 +212,7 @@ def _student_products(x, centers, shape, rate):
     block = max(1, 2**22 // centers.size)
     for start in range(0, len(x), block):
         distances = (x[start : start + block, None] - centers) / np.sqrt(2.0 * rate)
-        with np.errstate(over="ignore"):  # farther off than floating-point numbers reach, the density is zero
+        with np.errstate(over="ignore"):  # squared distances overflow so far away: the density is zero
             logs = -((shape + 0.5) * np.log1p(distances**2)).sum(axis=2)
         out[start : start + block] = logsumexp(logs, axis=1) - math.log(len(centers))
     return constant + out
@@ -222,8 +221,8 @@ def _student_products(x, centers, shape, rate):
 def _log_mean_kernel(x, centers, root, power):
     """Return the log determinant of a root plus the log of the mean over centers of a kernel, (m,).
 
-    It is exp(-s / 2), or (1 + s)^(-power / 2) where the power is not zero; s is the squared distance of points that are
-    multiplied by the root.
+    The kernel is exp(-s / 2), or (1 + s)^(-power / 2) if the power is not zero; s is the squared distance of a point
+    and a center, both multiplied by the root.
     """
     x, centers, out = x @ root, centers @ root, np.empty(len(x))
     over_row_blocks(partial(_kernel_rows, x, centers, power, out), len(x), float(centers.size))
@@ -245,7 +244,7 @@ def _kernel_rows(x, centers, power, out, start, stop):
             else:
                 logs[r] = -0.5 * power * math.log(1.0 + squared)
             largest = max(largest, logs[r])
-        if largest == -np.inf:  # farther off than floating-point numbers reach
+        if largest == -np.inf:  # so far from all centers that squared distances overflow
             out[i] = largest
             continue
         total = 0.0

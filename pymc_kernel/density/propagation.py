@@ -9,12 +9,12 @@ exp(-tr(S L) / 2) the approximate posterior is the Wishart with dof v + sum_j e_
 diagonal and isotropic precisions it is the same with a gamma distribution for each group of coordinates that share one
 number.
 
-Against the text: sites are written with exponents that add up, so the (d + 1) n of its equations is gone; the inverse
+Differences from the paper: sites have exponents that add up, so the (d + 1) n of its equations is gone; the inverse
 scale of an updated site is the difference of two inverse scales (its equation 19 inverts once too often); mixture
 weights are normalized over r != j. With h_r = a_r' Q a_r, Q the inverse of the cavity's inverse scale and
 a_r = x_r - x_j, determinants and inverses of rank-one changes need no factorization, so a sweep costs O(n^2 d^2) in
-place of O(n^2 d^3). A site whose cavity is no proper distribution keeps its old value in that sweep, which is counted;
-the text raises the diagonal.
+place of O(n^2 d^3). A site whose cavity is no proper distribution keeps its old value in that sweep and is counted; the
+paper raises the diagonal instead.
 """
 
 import math
@@ -45,7 +45,7 @@ def log_gamma_constant(shapes, rates):
 
 @compiled
 def _inverse(matrix):
-    """Return the inverse of a positive definite matrix and its log determinant, NaN where it is not."""
+    """Return the inverse of a positive definite matrix and its log determinant, NaN for other matrices."""
     d = matrix.shape[0]
     factor, columns, log_det = matrix.copy(), np.zeros((d, d)), 0.0
     if not cholesky_in_place(factor):
@@ -74,11 +74,11 @@ def wishart_sweep(
 ):  # fmt: skip
     """Update every site once; return the new degrees of freedom and the number of sites that were left as they were.
 
-    Sites have the ``points`` (m, d), ``own`` (m,) their indices among the ``centers`` (n, d), -1 for none, and the sum
-    of kernels is divided by ``num_centers``. ``exponents`` (m,), ``scales`` (m, d, d) and ``constants`` (m,) are e_j,
-    S_j and log s_j; these and ``scale`` (d, d), the inverse scale of the posterior, are updated in place. The old ones,
-    which may be empty, are sites of an earlier likelihood that stands for other centers, with the log of how many:
-    online learning. ``damping`` is the share of a full update in [0, 1]; 0 works out the constants alone.
+    Each of the ``points`` (m, d) has a site. ``own`` (m,) are their indices among the ``centers`` (n, d), -1 for none;
+    the sum of kernels is divided by ``num_centers``. ``exponents`` (m,), ``scales`` (m, d, d) and ``constants`` (m,)
+    are e_j, S_j and log s_j; these and ``scale`` (d, d), the inverse scale of the posterior, are updated in place. The
+    old sites, which may be empty, stand for kernels at earlier centers, with the log of their number in the constants:
+    online learning. ``damping`` is the share of a full update in [0, 1]; 0 only computes the constants.
     """
     m, d = points.shape
     n, repairs = centers.shape[0], 0
@@ -146,7 +146,7 @@ def gamma_sweep(
 ):  # fmt: skip
     """Update every site once, for one gamma distribution a group; return the number of sites left as they were.
 
-    As :func:`wishart_sweep`, but for: ``groups`` (d,), which precision each coordinate has, and ``sizes`` (g,), how
+    As :func:`wishart_sweep`, except for: ``groups`` (d,), which precision each coordinate has, and ``sizes`` (g,), how
     many coordinates have it; ``shapes``, ``rates`` (m, g), exponents e_jk of the precisions l_k and rates of the sites;
     ``shape``, ``rate`` (g,) of the posterior l^(shape - 1) exp(-rate l). All are updated in place.
     """

@@ -44,7 +44,7 @@ class GammaPosterior(NamedTuple):
 
     shape: np.ndarray  # (g,)
     rate: np.ndarray  # (g,)
-    groups: np.ndarray  # (d,) of int: which of them each coordinate has
+    groups: np.ndarray  # (d,) of int: index of the precision of each coordinate
 
     def mean(self) -> np.ndarray:
         """Return the expected precision (d, d)."""
@@ -92,13 +92,13 @@ class Sites(NamedTuple):
 
 
 class Likelihood(NamedTuple):
-    """What the sites stand for: each point under the mean of the kernels at all centers but itself."""
+    """The factors that sites approximate: the density of each point under the kernels at all centers but itself."""
 
     points: np.ndarray  # (m, d)
     own: np.ndarray  # (m,) of int: index of each point among the centers, -1 where it is none
     centers: np.ndarray  # (n, d)
-    num_centers: float  # that the sum is divided by
-    old: Sites | None = None  # for kernels at earlier centers, with the log of their number in the constants
+    num_centers: float  # divisor of the sum of kernels
+    old: Sites | None = None  # of kernels at earlier centers, with the log of their number in the constants
 
 
 class Propagation(NamedTuple):
@@ -127,7 +127,7 @@ class Propagation(NamedTuple):
 
 
 def empty_sites(prior, size: int) -> Sites:
-    """Return sites that are constant."""
+    """Return ``size`` constant sites, in the family of the prior."""
     if isinstance(prior, WishartPosterior):
         return Sites(np.zeros(size), np.zeros((size, *prior.inverse_scale.shape)), np.zeros(size))
     return Sites(np.zeros((size, len(prior.shape))), np.zeros((size, len(prior.shape))), np.zeros(size))
@@ -155,8 +155,8 @@ def start_at_rule_of_thumb(prior, x: np.ndarray) -> tuple[WishartPosterior | Gam
 def propagate(prior, posterior, sites: Sites, likelihood: Likelihood, max_sweeps: int) -> Propagation:
     """Return the posterior after sweeps until its degrees of freedom and the log evidence converge.
 
-    ``posterior`` is where it begins: the prior times the ``sites`` of the likelihood's points, and others that stay as
-    they are, whose log constants are not in the log evidence.
+    The iteration starts from ``posterior``: the prior times the ``sites`` of the likelihood's points and any other
+    sites, which stay fixed and whose log constants are not part of the log evidence.
     """
     sites, evidence, size = Sites(*map(np.copy, sites)), -math.inf, -math.inf
     for sweep in range(max_sweeps):
@@ -166,7 +166,7 @@ def propagate(prior, posterior, sites: Sites, likelihood: Likelihood, max_sweeps
         if converged:
             break
         evidence, size = new_evidence, new_size
-    # Constants of the sites at one and the same posterior.
+    # A last sweep without updates gives the constants of all sites at the same posterior.
     posterior, _ = _sweep(posterior, sites, likelihood, 0.0)
     evidence = _log_evidence(prior, posterior, sites)
     share = repairs / len(likelihood.points)

@@ -31,14 +31,14 @@ class KernelBayesRule:
     Parameters
     ----------
     observed_kernel : kernel, optional
-        On the observations. By default Gaussian at the median distance plus linear, on coordinates in units of their
-        spread (from quartiles) around their median, and clipped at ten spreads. ``Product`` joins several variables,
-        ``Linear`` is the trace kernel for flattened matrices, ``FeatureKernel`` takes learned features.
+        On the observations. By default a Gaussian kernel at the median distance plus a linear one, on coordinates minus
+        their median, divided by their spread (from quartiles) and clipped at ten spreads. ``Product`` joins several
+        variables, ``Linear`` is the trace kernel for flattened matrices, ``FeatureKernel`` takes learned features.
     latent_kernel : kernel, optional
-        On the latents, for the ratio and the embedding; by default Gaussian at the median distance, spread by spread.
+        On the latents, for the ratio and the embedding; by default Gaussian at the median distance of scaled latents.
     ratio : DensityRatio, optional
-        How the ratio is estimated; by default with the rule's basis. Without a kernel of its own it has the one on the
-        latents.
+        How the ratio is estimated; by default with this ``num_basis`` and ``tolerance``. Without a kernel of its own it
+        uses the one on the latents.
     regularization : float, optional
         lambda of Xu et al.; by default chosen for the means of the latents, by the evidence of a Gaussian process.
     num_basis, tolerance
@@ -72,7 +72,7 @@ class KernelBayesRule:
 
     @one_blas_thread
     def fit(self, latent, observed, prior=None, prior_weights=None, *, weights=None, rng=None) -> FittedRule:
-        """Return the rule learned from pairs and, where the training latents are no draws of it, from a prior's sample.
+        """Return the rule learned from pairs, and from a sample of the prior if the training latents are not from it.
 
         Parameters
         ----------
@@ -84,8 +84,8 @@ class KernelBayesRule:
         prior_weights : array_like (l,), optional
             May be negative; equal by default.
         weights : array_like (n,), optional
-            The ratio of the prior's density to that of the training latents, at each of them, up to a constant, where
-            it is known; it is estimated otherwise.
+            Ratio of the prior's density to that of the training latents, at each of them, up to a constant, if it is
+            known; otherwise it is estimated if a prior is given, and one if not.
         rng : int or numpy.random.Generator, optional
 
         Raises
@@ -197,7 +197,7 @@ class SignedRule:
 
 
 def _choose_delta(features, latent, rng):
-    """Return delta of the least squared error of held-out scaled ``latent`` (n, p), their marginal being the prior."""
+    """Return the delta with the least squared error of held-out scaled ``latent`` (n, p), their marginal as prior."""
     latent, fold_of, losses, scale = latent - latent.mean(axis=0), folds(len(latent), rng), np.zeros(len(_GRID)), None
     for fold in np.unique(fold_of):
         inside, outside = fold_of != fold, fold_of == fold
@@ -213,9 +213,9 @@ def _choose_delta(features, latent, rng):
 
 
 def _complete_pairs(latent, observed, weights=None):
-    """Return the pairs whose numbers are all finite, their weights of sum one, and the number of others.
+    """Return the pairs whose numbers are all finite, their weights (of sum one), and the number of pairs dropped.
 
-    Warns of these, and of constant columns.
+    Warns of dropped pairs and of constant columns.
     """
     latent, observed = as_points(latent, "latent", finite=False), as_points(observed, "observed", finite=False)
     check_pairs(latent=latent, observed=observed)
@@ -243,7 +243,7 @@ def _as_prior(points, weights, latent, kernel):
 
 
 def _check_overlap(ratio, latent, prior):
-    """Refuse a prior where there are no training latents, and warn where its mean cannot be reached from them.
+    """Raise if the prior lies where there are no training latents; warn if reweighting them does not give its mean.
 
     The weights ``ratio`` (n,) of the training latents should have mean one.
     """

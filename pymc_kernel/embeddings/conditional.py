@@ -20,9 +20,9 @@ class ConditionalMean:
     Parameters
     ----------
     input_kernel, output_kernel : kernel, optional
-        By default Gaussian at the median distance, spread by spread.
+        By default Gaussian at the median distance, with coordinates in units of their spread.
     regularization : float, optional
-        By default chosen for the features of the outputs, by leaving one out.
+        By default chosen by the leave-one-out error of the outputs' features.
     num_basis, tolerance
         Of the low-rank factors, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
 
@@ -101,12 +101,12 @@ class FittedConditionalMean:
 
     @one_blas_thread
     def sum_rule(self, inputs: KernelMean) -> KernelMean:
-        """Return the embedding of the outputs' distribution when the inputs have the distribution of ``inputs``."""
+        """Return the embedding of the outputs' distribution for inputs distributed as ``inputs``."""
         return KernelMean(self.outputs, inputs.weights @ self.weights(inputs.points), self.output_kernel)
 
     @one_blas_thread
     def chain_rule(self, inputs: KernelMean) -> KernelMean:
-        """Return the embedding of the joint distribution of input and output when inputs have that of ``inputs``."""
+        """Return the embedding of the joint distribution of input and output for inputs distributed as ``inputs``."""
         split = self.inputs.shape[1]
         kernel = Product([self.input_kernel, self.output_kernel], [slice(0, split), slice(split, None)])
         joint = np.concatenate([self.inputs, self.outputs], axis=1)

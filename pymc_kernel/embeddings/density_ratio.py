@@ -30,7 +30,7 @@ class DensityRatio:
     kernel : kernel, optional
         By default Gaussian at the median distance, a length scale for each coordinate.
     relative : float
-        0 for the ratio p / q (Kanamori, Suzuki and Sugiyama 2012). With 0 < relative < 1 that of p to the mixture
+        0 for the ratio p / q (Kanamori, Suzuki and Sugiyama 2012). With 0 < relative < 1 the ratio of p to the mixture
         relative p + (1 - relative) q (Yamada et al. 2011), which never exceeds 1 / relative and is the safer choice
         where q has almost no mass in regions where p has some.
     regularization : float, optional
@@ -45,7 +45,7 @@ class DensityRatio:
     their mean under p; truncated at zero. O((n + l) r^2) time, O((n + l) r) memory. Leaving one point out changes A
     by a rank-one term, h by one feature, or both: O(r) a point. The relative form ignores that the shares of the
     other points change, by a factor of order 1 / n. Points of the numerator with signed weights cannot be left out
-    one by one; there the second term is taken at the whole h.
+    one by one; the second term then uses all of h.
     """
 
     kernel: Any = None
@@ -100,7 +100,7 @@ class DensityRatio:
         return RatioSolution(coefficients, float(grid[chosen]), float(losses[chosen]))
 
     def _losses(self, values, turned, below, above, weights, strength):
-        """Return the terms (g, n), (g, l) of E_q[r^2] / 2 - E_p[r] for ``strength`` (g, 1), each r without its point.
+        """Return the terms (g, n), (g, l) of E_q[r^2] / 2 - E_p[r] for ``strength`` (g, 1), leaving one point out.
 
         Dropping a point of the denominator from A leaves (A - s f f') / (1 - s), s its share. A point of the numerator
         is part of A, with share a w, and of h, with w: it is removed from both.

@@ -32,7 +32,7 @@ class FilterSettings(NamedTuple):
 
 
 _GRID = FilterSettings((0.25, 0.5, 1.0), (0.5, 1.0), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), (1e-3, 3e-3, 1e-2))
-# The original rule's squared operator has eigenvalues of the order of one over the rank, squared.
+# The squared operator of the original rule has eigenvalues of the order 1 / rank^2.
 _ORIGINAL_REGULARIZATIONS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
 
 
@@ -56,12 +56,12 @@ class KernelBayesFilter:
         The update is that of :class:`~pymc_kernel.embeddings.KernelBayesRule`, or of
         :class:`~pymc_kernel.embeddings.OriginalBayesRule`.
     state_kernel, observed_kernel : kernel or float, optional
-        A number stands for a Gaussian kernel at as many median distances, spread by spread; by default it is chosen.
+        A number stands for a Gaussian kernel at that many median distances of scaled points; by default it is chosen.
     regularization : float, optional
         lambda of Xu et al. or delta of Fukumizu et al., of the update.
     ratio_regularization : float, optional
         Of the ratio in the update and of the transition: eta = lambda' of Xu et al., epsilon of Fukumizu et al. Both
-        regularizations are in units of the mean of k(x, x), delta in its square; it is one for radial kernels.
+        regularizations are in units of the mean of k(x, x), delta in its square; the mean is one for radial kernels.
     num_basis, tolerance
         Of the low-rank factors, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
 
@@ -109,7 +109,7 @@ class KernelBayesFilter:
     def fit(self, states, observations, *, rng=None) -> "FittedFilter":
         """Return the filter learned from a sequence of ``states`` (T, p) and ``observations`` (T, q), in order of time.
 
-        ``rng`` is a seed or a numpy.random.Generator; copies of it draw the basis points for all candidates.
+        ``rng`` is a seed or a numpy.random.Generator; each candidate's basis points are drawn by a copy of it.
         """
         states, observations = as_points(states, "states"), as_points(observations, "observations")
         check_pairs(states=states, observations=observations)
@@ -135,7 +135,7 @@ class KernelBayesFilter:
             fitted = self._learn(states[:cut], factors(settings[:2]), settings)
             return ((fitted.filter(observations[cut:]).mean() - states[cut:]) ** 2).mean(axis=0)
 
-        # Scales, strengths, scales again: the full product costs three times as much and is hardly better.
+        # Scales, then regularizations, each twice: the full grid costs three times as much and is hardly better.
         best = FilterSettings(*(values[len(values) // 2] for values in grid))
         for names in (("state_scale", "observed_scale"), ("regularization", "ratio_regularization")) * 2:
             values = itertools.product(*(getattr(grid, name) for name in names))
@@ -168,9 +168,9 @@ class Dynamics:
     """
 
     features: np.ndarray  # (T, r), of the training states, in the order of time
-    ratio_rows: np.ndarray  # (T, r), which times m are the ratio
-    forward_rows: np.ndarray  # (T - 1, r), weights on states 2 to T, from the mean features of the state before
-    transition: np.ndarray  # (r, r), mean features of the next state from those of this one
+    ratio_rows: np.ndarray  # (T, r), times m: the ratio
+    forward_rows: np.ndarray  # (T - 1, r), times mean features of a state: weights of the next on states 2 to T
+    transition: np.ndarray  # (r, r), times mean features of a state: those of the next
 
     @classmethod
     def of(cls, features: np.ndarray, ridge: float) -> "Dynamics":
@@ -246,7 +246,7 @@ class FittedFilter:
             total = candidate.sum()
             if total > 0.0:
                 return candidate / total
-            # The observation is unlike all that the prediction expects: the prediction is kept without an update.
+            # The observation is far from everything predicted: the prediction is kept without an update.
         return np.full(size, 1.0 / size)
 
     # -- a whole sequence ---------------------------------------------------------------------------------------------
@@ -286,10 +286,9 @@ class FittedFilter:
         """Return the distributions of the states given all observations: fixed-interval smoothing.
 
         A second filter learns the training sequence backwards in time and runs backwards over the ``observations`` (S,
-        q) that ``filtered`` came from. At each time the ratios of both predictions of the state, from what came before
-        and from what came after, are multiplied: the product is the prior for the observation of that time. This
-        assumes that the training sequence is stationary, and that the first state has its distribution. O(T r^2) a
-        step.
+        q) that ``filtered`` came from. At each time the ratios of two predictions of the state, from earlier and from
+        later observations, are multiplied: the product is the prior for the observation of that time. This assumes that
+        the training sequence is stationary, and that the first state has the stationary distribution. O(T r^2) a step.
         """
         queries = self.factor(as_points(observations, "observations"))
         weights = np.atleast_2d(filtered.weights)

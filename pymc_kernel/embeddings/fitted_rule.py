@@ -14,15 +14,15 @@ from pymc_kernel.kernels import Gaussian, Linear, Sum
 from pymc_kernel.kernels.points import as_points, check_between, robust_scales, scales_of
 from pymc_kernel.parallel import one_blas_thread
 
-_NUM_CASES = 200  # that a rule near an observation is to predict
-_POINTS_A_FEATURE = 3  # that a rule near an observation keeps for each feature
+_NUM_CASES = 200  # nearest training points, by which rules near an observation are compared
+_POINTS_A_FEATURE = 3  # at least, of a rule near an observation
 LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
 _MAX_LATENTS = 8  # that a printed calibration shows
 
 
 @dataclass(frozen=True, eq=False)
 class ObservedFeatures:
-    """Features of observations: scaled and clipped ones for the default kernel, else these as they are."""
+    """Features of observations: scaled and clipped for the default kernel, else used as they are."""
 
     is_default: bool
     middle: np.ndarray  # (q,), of the training observations, robust
@@ -35,8 +35,8 @@ class ObservedFeatures:
         features = cls(settings.observed_kernel is None, *robust_scales(observed), None)
         placed = features.placed(observed)
         if features.is_default:
-            # The linear part is for posterior means that go on rising far from the data, where the other is zero. Both
-            # are on average about one.
+            # The linear part lets posterior means keep changing far from the data, where the Gaussian is zero. Both
+            # parts are about one on average.
             kernel = Sum([Gaussian(median_scales(placed, rng)), Linear(np.sqrt(placed.shape[1]))])
         else:
             kernel = resolved(settings.observed_kernel, placed, rng)
@@ -76,9 +76,9 @@ class FittedRule:
         Number of the other pairs.
     latent_kernel : kernel
     ratio : ndarray (n,)
-        By which the training latents represent the prior: of mean one, or signed and of sum one for the original rule.
+        Weights by which the training latents represent the prior: mean one, or for the original rule signed, sum one.
     prior : KernelMean or None
-        None where the training latents, so weighted, are all that is known of it.
+        None if the prior is known only through the weighted training latents.
     features : ObservedFeatures
         Of observations; ``features.factor`` has their number and the share of the trace that they miss.
     path : RidgePath or SignedRule
@@ -99,22 +99,22 @@ class FittedRule:
 
     @property
     def fallback(self) -> np.ndarray:
-        """Mean of the prior (p,), to which an observation that says nothing leads."""
+        """Mean of the prior (p,), the posterior mean for an uninformative observation."""
         return self.ratio @ self.latent / self.ratio.sum() if self.prior is None else self.prior.mean()
 
     # -- the embedding -----------------------------------------------------------------------------------------
 
     @one_blas_thread
     def weights(self, observed) -> np.ndarray:
-        """Return the weights (m, n) of the training points for ``observed`` (m, q), as the papers print them."""
+        """Return the weights (m, n) of the training points for ``observed`` (m, q), as in the papers."""
         return self.path.coefficients(self.features(observed), self.regularization)
 
     @one_blas_thread
     def condition(self, observed) -> KernelMean:
         """Return the posterior embedding for ``observed`` (q,) or the embeddings for (m, q), at once.
 
-        The weights of a ridge regression sum to less than one. The prior gets what is missing, so that an observation
-        that says nothing leaves it unchanged: the points are the training latents, followed by its sample if there is
+        The weights of a ridge regression sum to less than one. The prior gets the rest, so that an uninformative
+        observation leaves it unchanged. The points are the training latents, followed by the prior's sample if there is
         one.
         """
         weights, points = self.weights(observed), self.latent
@@ -140,7 +140,7 @@ class FittedRule:
 
     @cached_property
     def residuals(self) -> np.ndarray:
-        """Training latents minus their means by all other training points, (n, p)."""
+        """Training latents minus their leave-one-out predictions, (n, p)."""
         if not isinstance(self.path, RidgePath):
             raise ValueError(
                 "draws by residuals need KernelBayesRule, whose weights of training points are not negative; take "
@@ -162,7 +162,7 @@ class FittedRule:
         """Return the posterior for each of ``observed`` (m, q): points with weights that are not negative.
 
         Each is the posterior mean plus the leave-one-out residuals of the training points, with the weights of the rule
-        at the observation, cut at zero.
+        at the observation, negative ones set to zero.
         """
         residuals, weights, out = self.residuals, self.weights(observed), []
         for mean, row in zip(self._means(weights), self._shares(weights), strict=True):
@@ -171,7 +171,7 @@ class FittedRule:
         return out
 
     def _shares(self, rows):
-        """Return the weights (m, n) of the residuals, of sum one; what is missing of ``rows`` goes to all alike."""
+        """Return the weights (m, n) of the residuals, of sum one; what ``rows`` lack goes to all by their ratio."""
         rows = np.maximum(rows + (1.0 - rows.sum(axis=1, keepdims=True)) * self.ratio / self.ratio.sum(), 0.0)
         return rows / rows.sum(axis=1, keepdims=True)
 
@@ -190,11 +190,10 @@ class FittedRule:
     def near(self, observed, rng: np.random.Generator) -> "FittedRule":
         """Return a rule with the same settings for one observation (q,), fitted to training points around it.
 
-        To condition on an observation is to know that it is this one, so leaving out what is far away does not change
-        the posterior, and what is left is a simpler problem for as many features. The farther half is left out as often
-        as three points a feature remain, each time by the rule before. Of these rules and this one, the one is kept
-        that best predicts the 200 nearest points, each by all others: where one regression fits everywhere, all points
-        tell.
+        Leaving out points far from the observation does not change the posterior, and a smaller region is a simpler
+        problem for as many features. The farther half, by the previous rule's distances, is left out while three points
+        (effective ones) per feature remain. Of all rules, this one included, the one returned best predicts the 200
+        nearest points, each from all others: where one regression fits everywhere, that may be the one with all points.
         """
         rules, kept, fewest = [self], [np.arange(len(self.latent))], _POINTS_A_FEATURE * self.settings.num_basis
         while len(kept[-1]) // 2 >= fewest:
@@ -216,12 +215,12 @@ class FittedRule:
     def normal_score(self, cases: np.ndarray) -> float:
         """Return the mean log density of training points ``cases`` (indices) given all others, up to a constant.
 
-        As if posteriors were normal, with their means and covariances.
+        Each posterior is replaced by the normal distribution with its mean and covariance.
         """
         shares = self._shares(self.path.coefficients(self.features.factor.features[cases], self.regularization))
         shares[np.arange(len(cases)), cases] = 0.0
         spread = scales_of(self.residuals)[1]
-        scaled = self.residuals / spread  # whatever the units, the pseudoinverse leaves out rounding alone
+        scaled = self.residuals / spread  # so that the pseudoinverse drops rounding alone, in any units
         squares = np.einsum("ij,ik->ijk", scaled, scaled)
         covariances = np.tensordot(shares / shares.sum(axis=1, keepdims=True), squares, 1)
         inverses = np.linalg.pinv(covariances, hermitian=True)
@@ -229,10 +228,10 @@ class FittedRule:
         return float(-0.5 * (np.linalg.slogdet(covariances)[1] + squared).mean() - np.log(spread).sum())
 
     def nearest(self, observed, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return the indices of the ``size`` training points nearest to one observation (q,); of ties any.
+        """Return the indices of the ``size`` training points nearest to one observation (q,); ties at random.
 
-        By squared distances of observations, in their spreads, plus those of posterior means, in spreads of residuals,
-        each in units of their median.
+        The distance is the squared distance of observations scaled by their spreads, plus that of posterior means
+        scaled by the spreads of residuals, each divided by its median.
         """
         scaled, spread = self.features.scaled, np.sqrt(self.ratio @ self.residuals**2 / self.ratio.sum())
         means = self.latent - self.residuals, self.mean(observed)
@@ -245,7 +244,7 @@ class FittedRule:
     def calibration(
         self, latent=None, observed=None, *, num_draws: int = 200, num_cases: int = 1000, rng=None
     ) -> "RuleCalibration":
-        """Return the calibration of the posteriors, by pairs that the rule was not fitted to.
+        """Return the calibration of the posteriors, from pairs that the rule was not fitted to.
 
         Parameters
         ----------
@@ -265,7 +264,7 @@ class FittedRule:
 
         Notes
         -----
-        With pairs: one product with an n x r matrix a case. Without: five regressions, O(n r^2), too.
+        With pairs: one product with an n x r matrix per case. Without: also five regressions, O(n r^2).
         """
         rng = np.random.default_rng(rng)
         if (latent is None) != (observed is None):
@@ -280,7 +279,7 @@ class FittedRule:
         return calibration_of(self.sample(rows, num_draws, rng), latent, rng)
 
     def held_out(self, cases: np.ndarray, rng: np.random.Generator) -> list[KernelMean]:
-        """Return the posteriors of training points ``cases`` (indices), each by a fit without a fifth that holds it."""
+        """Return the posteriors of training points ``cases`` (indices), each by a fit without the fold it is in."""
         fold_of, out = folds(len(self.latent), rng), [None] * len(cases)
         for fold in np.unique(fold_of[cases]):
             mine = np.flatnonzero(fold_of[cases] == fold)
@@ -291,11 +290,11 @@ class FittedRule:
 
 
 def _squared_distances(points, place):
-    """Return squared distances (n,) from a place, in units of their median; what is rounding counts as zero."""
+    """Return squared distances (n,) from a place, in units of their median; rounding counts as zero."""
     squared = ((points - place) ** 2).sum(axis=1)
     rounding = 1e-18 * max(np.abs(points).max(), np.abs(place).max()) ** 2
     squared = np.where(squared > rounding, squared, 0.0)
-    return squared / (np.median(squared) or squared.mean() or 1.0)  # more than half may be tied with the place
+    return squared / (np.median(squared) or squared.mean() or 1.0)  # zero if over half coincide with it
 
 
 # -- whether posteriors cover the truth at their nominal levels ------------------------------------------------------
@@ -343,7 +342,7 @@ def _percentages(shares):
 
 
 def calibration_of(draws: np.ndarray, truths: np.ndarray, rng: np.random.Generator) -> RuleCalibration:
-    """Return the calibration of posterior ``draws`` (m, s, p) for ``truths`` (m, p) that made the observations."""
+    """Return the calibration of posterior ``draws`` (m, s, p) for ``truths`` (m, p) that generated the observations."""
     m, s, p = draws.shape
     below, tied = ((compare(draws, truths[:, None])).sum(axis=1) for compare in (np.less, np.equal))
     # Reference points are the truths of other cases: draws from the prior, whatever its shape.
@@ -352,11 +351,11 @@ def calibration_of(draws: np.ndarray, truths: np.ndarray, rng: np.random.Generat
     references = references + 0.1 * spread * rng.standard_normal((m, p))
     away = (((truths - references) / spread) ** 2).sum(axis=1)
     nearer = ((((draws - references[:, None]) / spread) ** 2).sum(axis=2) < away[:, None]).sum(axis=1)
-    # The position of the truth in its gap between two draws is drawn at random: ranks are uniform, and never exactly
-    # zero or one, a single one of which would make a test of uniformity reject.
+    # The position of the truth between two neighboring draws is drawn at random, so that ranks are uniform and never
+    # exactly zero or one: a single such rank would make a test of uniformity reject.
     ranks = (below + rng.random((m, p)) * (tied + 1)) / (s + 1)
     regions = (nearer + rng.random(m)) / (s + 1)
-    depth = np.abs(2.0 * ranks - 1.0)  # the smallest central interval that holds the truth
+    depth = np.abs(2.0 * ranks - 1.0)  # level of the smallest central interval that holds the truth
     coverage = (depth[None] <= LEVELS[:, None, None]).mean(axis=1)
     tarp = (regions[None] <= LEVELS[:, None]).mean(axis=1)
     return RuleCalibration(ranks, regions, LEVELS, coverage, tarp, np.sqrt(LEVELS * (1.0 - LEVELS) / m))

@@ -8,7 +8,7 @@ from pymc_kernel.kernels.points import robust_scales
 from pymc_kernel.parallel import one_blas_thread
 
 _MEDIAN_POINTS = 500  # whose distances give the median: to 2 %, in milliseconds
-OUTSIDE = 0.01  # smallest share of simulations in sparser regions than a place that is among them
+OUTSIDE = 0.01  # a place is outside if fewer than this share of simulations are in as sparse regions
 _TYPICAL_POINTS, _NEIGHBORS = 2000, 10
 MAX_SCALED_DISTANCE = 10.0  # robust z-scores at which simulations and observations are clipped
 
@@ -41,7 +41,7 @@ def median_scales(points: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def latent_kernel(kernel, points: np.ndarray, rng: np.random.Generator):
-    """Return a user's kernel with its numbers; for None Gaussian at the median distance, spread by spread."""
+    """Return a user's kernel with numeric length scales; for None a Gaussian with ``median_scales``."""
     return Gaussian(median_scales(points, rng)) if kernel is None else resolved(kernel, points, rng)
 
 
@@ -58,7 +58,7 @@ def typicality(simulated: np.ndarray, places: np.ndarray, rng: np.random.Generat
     root = vectors / np.sqrt(np.maximum(values, max(1e-8 * values[-1], 1e-12)))
     tree = KDTree(near @ root)
     count = min(_NEIGHBORS, len(some) - 1)
-    # A simulation is its own nearest neighbor, which a place has not.
+    # A simulation is its own nearest neighbor; a place is not one of the simulations.
     others = np.sort(tree.query(near @ root, k=count + 1)[0][:, -1])
     scaled = np.clip((places - middle) / spread, -10.0 * MAX_SCALED_DISTANCE, 10.0 * MAX_SCALED_DISTANCE) @ root
     return 1.0 - np.searchsorted(others, tree.query(scaled, k=[count])[0][:, 0]) / len(others)

@@ -13,9 +13,9 @@ from pymc_kernel.parallel import one_blas_thread
 
 _PREIMAGE_STEPS = 200  # of the fixed point, at most
 _PREIMAGE_TOLERANCE = 1e-8  # of a step, in length scales: as exact as sums of floating-point kernels are
-_SHARES = 2.0 ** -np.arange(9.0)  # of the weight, within the width of a smoothing: to about one of 250 points
+_SHARES = 2.0 ** -np.arange(9.0)  # of the weight within a point's smoothing width: down to one of 250 points
 _MOST_SMOOTHED = 1000  # points at once, in memory O(n^2)
-_SINGULAR, _ROUNDING = 1e-12, 1e-9  # of variances, along which there is no spread, and of distances
+_SINGULAR, _ROUNDING = 1e-12, 1e-9  # variances without any spread; the smallest width
 
 
 class KernelMean:
@@ -30,7 +30,7 @@ class KernelMean:
     kernel : kernel, optional
         By default Gaussian at the median distance of the points.
     rng : int or numpy.random.Generator, optional
-        Draws the points of which the median distance is taken, where there are more than 500.
+        Draws the 500 points whose median distance is used, if there are more.
 
     Examples
     --------
@@ -73,8 +73,8 @@ class KernelMean:
 
         Notes
         -----
-        The theory holds for functions in the RKHS of the kernel, smooth ones. An indicator or a steep function is
-        averaged too, without that guarantee; for probabilities take :meth:`quantile`.
+        The theory covers functions in the RKHS of the kernel, which are smooth. Indicators and steep functions are
+        averaged as well, without that guarantee; for probabilities use :meth:`quantile`.
         """
         values = np.asarray(function(self.points) if callable(function) else function, dtype=float)
         if values.ndim not in (1, 2) or len(values) != len(self.points):
@@ -141,7 +141,7 @@ class KernelMean:
     def sample(self, num_draws: int, rng: np.random.Generator) -> np.ndarray:
         """Return draws (num_draws, d) or (m, num_draws, d) among the points, in random order.
 
-        By their weights; of weights some of which are negative, by :meth:`herd`.
+        Drawn by their weights; by :meth:`herd` if some weights are negative.
         """
         check_whole(least=0, num_draws=num_draws)
         if (self.weights < 0.0).any():
@@ -153,13 +153,13 @@ class KernelMean:
         """Return points (num_draws, d) chosen one by one so that their mean embedding follows this one.
 
         Kernel herding (Chen, Welling and Smola 2010): expectations of functions in the RKHS converge at a rate of
-        1 / num_draws where independent draws have its root. O(n^2) for the embedding, O(n) kernels a draw.
+        1 / num_draws, with independent draws at its root. O(n^2) for the embedding, O(n) kernels a draw.
         """
         check_whole(least=0, num_draws=num_draws)
         return self._each(self(self.points), lambda row: self.points[self._herded(row, num_draws)])
 
     def _herded(self, embedding, size):
-        """Return which points (size,), each where the embedding (n,) most exceeds that of the earlier ones."""
+        """Return indices (size,) of points, each where the embedding (n,) most exceeds that of the points before."""
         chosen, served = np.empty(size, dtype=np.int64), np.zeros(len(self.points))
         for t in range(size):
             chosen[t] = int(np.argmax(embedding - served / (t + 1.0)))
@@ -206,9 +206,9 @@ def smoothed_draws(points: np.ndarray, weights: np.ndarray, num_draws: int, rng:
     """Return draws (num_draws, d) of weighted points (n, d), each smoothed by a normal distribution of its own width.
 
     In coordinates with covariance one, the width of a point is the distance within which a share of the weight lies
-    (Breiman, Meisel and Purcell 1977), over root d. One share holds for all points: the one with the largest weighted
-    leave-one-out likelihood, which follows dimension and shape. All is shrunk, which keeps mean and covariance (West
-    1993). Of more than 1,000 points a sample is smoothed, since time is O(n^2 log n) and memory O(n^2).
+    (Breiman, Meisel and Purcell 1977), over root d. One share serves all points: the one with the largest weighted
+    leave-one-out likelihood, which adapts to dimension and shape. Shrinking the draws preserves mean and covariance
+    (West 1993). Of more than 1,000 points a sample is smoothed, since time is O(n^2 log n) and memory O(n^2).
     """
     if len(points) > _MOST_SMOOTHED:
         kept, counts = np.unique(resample(weights, _MOST_SMOOTHED, rng), return_counts=True)
@@ -218,7 +218,7 @@ def smoothed_draws(points: np.ndarray, weights: np.ndarray, num_draws: int, rng:
     spread = np.sqrt(np.maximum(weights @ (points - mean) ** 2, 1e-300))
     scaled = (points - mean) / spread
     values, vectors = np.linalg.eigh((scaled.T * weights) @ scaled)
-    basis = vectors[:, values > _SINGULAR] * np.sqrt(values[values > _SINGULAR])  # empty where all points are one
+    basis = vectors[:, values > _SINGULAR] * np.sqrt(values[values > _SINGULAR])  # empty where all points coincide
     white = scaled @ (basis / values[values > _SINGULAR])
     widths = _leave_one_out_widths(white, weights) if basis.size else np.zeros(len(points))
     places = resample(weights, num_draws, rng)
@@ -236,7 +236,7 @@ def _leave_one_out_widths(points, weights):
         log_weights = np.log(weights)
     best, chosen = -np.inf, None
     for share in _SHARES:
-        # The nearest point is the point itself; of the others, one at least is within.
+        # The nearest point is the point itself; at least one other is within.
         last = np.clip((shares < share).sum(axis=1), 1, n - 1)
         widths = distances[np.arange(n), order[np.arange(n), last]] / np.sqrt(d)
         widths = np.maximum(widths, _ROUNDING)

@@ -14,7 +14,7 @@ from pymc_kernel.kernels import FeatureKernel
 from pymc_kernel.linalg import pivoted_cholesky
 
 _ROUNDING = 1e-12  # of the largest eigenvalue
-_NUM_FOLDS = 5  # a fifth held out costs little accuracy; the fits are five
+_NUM_FOLDS = 5  # holding out a fifth costs little accuracy, and takes five fits
 # Of the largest eigenvalue; beyond the grid the prediction is nearly constant.
 _GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
 
@@ -46,8 +46,8 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
         With a numeric length scale. A :class:`~pymc_kernel.kernels.FeatureKernel` brings its features along.
     points : ndarray (n, d)
     num_basis : int
-        Most features. Where the tolerance would need more, the factor is Nystroem's with this many points, drawn at
-        random: greedy pivots would be outlying points.
+        Largest number of features. Where the tolerance would need more, the factor is Nystroem's with this many points,
+        drawn at random: greedy pivots would be outlying points.
     tolerance : float
         Largest trace of what is left out, as a share of the trace of the Gram matrix.
     rng : numpy.random.Generator
@@ -67,7 +67,7 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
     level = tolerance * trace / n
     features, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), num_basis, level)
     left_out = _left_out(features, trace)
-    # A factor that ended before its largest size has left out no more than rounding, whatever the tolerance.
+    # A factor that stopped before its largest size leaves out no more than the tolerance, up to rounding.
     if left_out <= tolerance or len(pivots) < num_basis or len(pivots) == n:
         centers, triangle = points[pivots], features[pivots]
 
@@ -126,8 +126,8 @@ class RidgePath:
     def evidence(self, targets: np.ndarray, grid: np.ndarray) -> np.ndarray:
         """Return log marginal likelihoods (len(grid),), up to a constant, of Gaussian processes with these features.
 
-        Each column of ``targets`` (n, p) is a function with the kernel as its prior covariance, times one free scale
-        for all, and noise of variance n lambda / weight in the same scale, whose best value is put in.
+        Each column of ``targets`` (n, p) is a function with the kernel as prior covariance, plus noise of variance n
+        lambda / weight, both times one scale for all columns, which is set to its best value.
         """
         size = targets.size
         right = ((self.projected.T @ (self.weights[:, None] * targets)) ** 2).sum(axis=1)  # (r,)
@@ -139,20 +139,20 @@ class RidgePath:
 
 
 def most_evidence(path: RidgePath, targets: np.ndarray) -> float:
-    """Return the regularization of most evidence for ``targets`` (n, p), centered where predictions fall back to.
+    """Return the regularization of most evidence for ``targets`` (n, p), centered at what predictions shrink to.
 
-    The evidence varies less from sample to sample than errors of points that are left out, and observations away from
-    the center of the training data need the caution; it takes targets to be Gaussian around their means.
+    The evidence varies less from sample to sample than the leave-one-out error, which matters for observations away
+    from the center of the training data. It assumes targets that are Gaussian around their means.
     """
     return float(path.grid[path.evidence(targets, path.grid).argmax()])
 
 
 def least_error(path: RidgePath, targets: np.ndarray) -> float:
-    """Return the regularization of the least mean squared error of ``targets`` (n, p), each by all other points."""
+    """Return the regularization of the least leave-one-out squared error of ``targets`` (n, p)."""
     errors = [path.weights @ (path.leave_one_out(targets, value) ** 2).sum(axis=1) for value in path.grid]
     return float(path.grid[int(np.argmin(errors))])
 
 
 def folds(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the fold (n,) that each of n points is held out with, of five or of n."""
+    """Return the fold (n,) that each of n points is held out with; there are five folds, or n if n is smaller."""
     return rng.permutation(np.arange(n) % min(_NUM_FOLDS, n))

@@ -1,6 +1,6 @@
-"""What was learned of a function with many outputs and few inputs: its values, and how far they may be off.
+"""A fitted function with many outputs and few inputs: its predictions and their uncertainty.
 
-How uncertain it is, is computed at every gradient: of exact values a bound by few of the rows.
+The variance is computed with every gradient; for exact values it is a bound from some of the rows.
 """
 
 from collections.abc import Callable
@@ -15,15 +15,15 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.value_regression import Hyperparameters, covariance_of, profile_of, trend_features, variance_of
 
 _KERNEL = Gaussian()
-SMALLEST = np.finfo(float).tiny  # whose logarithm stands for those of inputs that are not positive: beyond the range
-_STEP = 1e-4  # of scaled inputs, in differences: their error is some 1e-8 of a slope, that by rounding less
-_LEFT_OVER = 1e-9  # of the prior variance of a row, which is then not needed: the smallest nugget
-BOUND_ROWS = 128  # by 64, 12 subjects took up to 100 evaluations, not 52; a gradient takes 41 microseconds, 23 without
+SMALLEST = np.finfo(float).tiny  # replaces inputs that are not positive before the logarithm: beyond the range
+_STEP = 1e-4  # of scaled inputs, in differences: relative error some 1e-8 of a slope, rounding error less
+_LEFT_OVER = 1e-9  # of a row's prior variance, below which the row is not needed: the smallest nugget
+BOUND_ROWS = 128  # with 64, 12 subjects took up to 100 evaluations, not 52; gradients take 41 microseconds, 23 without
 
 
 @dataclass(frozen=True, eq=False)
 class FittedOutputs:
-    """What was learned: outputs(x) = back(K(z, points) @ weights + trend(z) @ coefficients), z the scaled inputs.
+    """The fit: outputs(x) = back(K(z, points) @ weights + trend(z) @ coefficients), z the scaled inputs.
 
     Attributes
     ----------
@@ -32,8 +32,8 @@ class FittedOutputs:
     center, scale : ndarray (k,)
         Of the inputs.
     low, high : ndarray (k,)
-        Range of (inputs - center) / scale that was learned from, and a quarter of it on each side. What lies beyond has
-        the outputs of the border: a trend that goes on there invents modes.
+        Range of (inputs - center) / scale that was learned from, plus a quarter of it on each side. Inputs beyond get
+        the outputs of the border: an extrapolated trend can create false modes.
     rotation : ndarray (k, k)
         Scaled inputs are (inputs - center) / scale @ rotation.
     inverse_length_scale : ndarray (k,)
@@ -45,16 +45,16 @@ class FittedOutputs:
         Of the polynomials in the scaled inputs, as :func:`trend_features` has them.
     hyperparameters : Hyperparameters
     directions : ndarray (m, q)
-        A root of the covariance of the outputs, or of their logarithms where they are learned by these: its diagonal
-        is that of the squared amplitudes, and outputs that are alike have errors that are.
+        A root of the covariance of the outputs, or of their logarithms where these are learned. The covariance has the
+        squared amplitudes as its diagonal, and similar outputs have correlated errors.
     factor, normal : ndarray (r, r)
         Triangular: of the covariance of the points, and of the normal equations of their coefficients.
     total : float
         The sum of each ``block`` consecutive outputs, where it is always the same and all are positive; else zero.
     reach : ndarray (q,)
-        The amplitude, or the range of what was learned where this is smaller: at a jump the amplitude has no bound.
+        The amplitude, or the range of the learned values if that is smaller: at a jump the amplitude has no bound.
     span : float
-        Of a log likelihood: by how much it may lie below the largest value before it is learned on a log scale.
+        Of a log likelihood: depth below the largest value from which on it is learned on a log scale.
     """
 
     log_inputs: np.ndarray
@@ -78,7 +78,7 @@ class FittedOutputs:
     span: float
 
     def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
-        """Return scaled inputs (n, k), by default within the range that was learned from."""
+        """Return scaled inputs (n, k), by default clipped to between ``low`` and ``high``."""
         z = (on_scale(inputs, self.log_inputs) - self.center) / self.scale
         return (np.clip(z, self.low, self.high) if inside else z) @ self.rotation
 
@@ -89,17 +89,17 @@ class FittedOutputs:
 
     @one_blas_thread
     def random_at(self, inputs: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
-        """Return a function that draws outputs (n, q) at inputs (n, k) as they may be, by what was learned.
+        """Return a function that draws outputs (n, q) at inputs (n, k) from the posterior of the fit.
 
-        Each place has errors of its own, those of its outputs are correlated. Beyond the range that was learned from,
-        trend and errors go on.
+        Errors are independent between places and correlated between the outputs of a place. Beyond the range that was
+        learned from, trend and errors are extrapolated.
         """
         z = self.scaled(inputs, inside=False)
         mean, sd, size = self._mean(z), self._relative_sd(z)[:, None], (len(z), len(self.directions))
         return lambda rng: self._back(mean + sd * (rng.standard_normal(size) @ self.directions))
 
     def moved(self, outputs: np.ndarray, steps: np.ndarray) -> np.ndarray:
-        """Return outputs (q,) that are off by so many times their reach (q,), on the scale they are learned on."""
+        """Return outputs (q,) shifted by ``steps`` (q,) times their reach, on the scale they are learned on."""
         learned = on_scale(outputs, self.log_outputs) + steps * self.reach
         return self._back(learned[None])[0]
 
@@ -138,9 +138,9 @@ def on_scale(values: np.ndarray, by_log: np.ndarray) -> np.ndarray:
 
 
 def carrying_rows(hyper: Hyperparameters, z: np.ndarray, most: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return a factor (n, m) of the covariance of scaled inputs (n, k), and its pivots (m,): at most so many rows.
+    """Return a factor (n, m) of the covariance of scaled inputs (n, k), and its pivots (m,), ``most`` of them at most.
 
-    Each is where those before it leave most of the prior variance.
+    Each pivot is the row where those before it leave most of the prior variance.
     """
     return pivoted_cholesky(variance_of(hyper, z), lambda p: covariance_of(hyper, _KERNEL, z, z[p]), most, _LEFT_OVER)
 
@@ -167,15 +167,15 @@ class VarianceBound:
 
 @one_blas_thread
 def variance_bound(fit: FittedOutputs, inputs: np.ndarray) -> VarianceBound:
-    """Return the posterior variance were it learned from at most 128 rows: more rows only make it smaller.
+    """Return an upper bound of the posterior variance: that from at most 128 rows, as more rows only lower it.
 
-    Each is where those before it leave most of the variance. Noise is left out.
+    Each row is where those before it leave most of the variance. Noise is ignored.
 
     Parameters
     ----------
     fit : FittedOutputs
     inputs : ndarray (n, k)
-        Of rows that ``fit`` was learned from: those where the bound is to be close.
+        Rows that ``fit`` was learned from: those where the bound should be tight.
     """
     z, hyper = fit.scaled(inputs, inside=False), fit.hyperparameters
     factor, pivots = carrying_rows(hyper, z, BOUND_ROWS)

@@ -1,9 +1,9 @@
 """Many outputs of a function of few inputs, learned from some of its values.
 
-A Gaussian process with a length scale for each input and a quadratic trend, shared by all outputs but for an amplitude
-each: the engine of ``scores.value_regression``. Positive inputs and outputs may be learned by their logarithms, and
+A Gaussian process with a length scale for each input and a quadratic trend, shared by all outputs except for an
+amplitude of each, by ``scores.value_regression``. Positive inputs and outputs may be learned by their logarithms, and
 length scales may belong to the directions in which the outputs change, not to the inputs. Positive outputs that always
-have the same sum, as probabilities have, keep it: their logarithms are learned, and what comes back is divided by its
+have the same sum, as probabilities have, keep it: their logarithms are learned, and predictions are rescaled to that
 sum.
 """
 
@@ -29,9 +29,9 @@ from pymc_kernel.scores.value_regression import (
 LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
 # With 200 estimates of standard deviation one, posteriors of ten dimensions were too narrow by a fifth.
 _LEARN_ESTIMATES = 400
-_LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors of an image or a series say the same
+_LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors in an image or a series are alike
 _MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
-_MARGIN = 0.25  # of the range of an input, by which what was learned goes on beyond it
+_MARGIN = 0.25  # of the range of an input, by which the fit extends beyond it
 _SAME_SUM = 1e-5  # of the largest range of an output: by less PyMC lets the sum of probabilities differ from one
 _ITERATIONS = 40  # of the search for hyperparameters
 
@@ -58,12 +58,12 @@ def fit_outputs(
     is_log_likelihood: bool = False,
     is_noisy: bool = False,
 ) -> FittedOutputs:
-    """Return what is learned of a function from its values.
+    """Return a fit of a function to its values.
 
     Which of the positive inputs and outputs are learned by their logarithms is chosen by the marginal likelihood: none,
-    all inputs, all outputs, or both. Positive outputs with the same sum at all inputs are always learned by them.
+    all inputs, all outputs, or both. Positive outputs with the same sum at all inputs are always learned by logarithms.
 
-    So is, with ``near``, whether length scales are those of inputs or of the directions in which the outputs change:
+    With ``near``, it also chooses whether length scales are those of inputs or of the directions of change of outputs:
     eigenvectors of the mean outer product of slopes (active subspaces, Constantine 2015).
 
     Parameters
@@ -74,10 +74,10 @@ def fit_outputs(
     rng : numpy.random.Generator
         Draws the rows that the hyperparameters are learned from.
     block : int, optional
-        So many consecutive outputs may be those that always have the same sum, as in rows of a matrix; all by default.
+        Number of consecutive outputs that may always have the same sum, as in rows of a matrix; all by default.
     near : ndarray of bool (n,), optional
-        Rows by whose slopes directions are chosen: those where the outputs matter. Length scales are those of the
-        inputs without.
+        Rows by whose slopes directions are chosen: those where the outputs matter. Without it length scales are those
+        of the inputs.
     is_log_likelihood : bool
         Whether the one output is a log likelihood, whose differences hardly matter far below its largest value: there
         it may be learned, and is returned, on a log scale.
@@ -115,7 +115,7 @@ def fit_outputs(
 
 
 def _way(inputs, outputs, rows, scales, rotation, span, is_noisy):
-    """Return what is learned of hyperparameters on these scales and along these directions, from some rows."""
+    """Return the hyperparameters learned on these scales and along these directions, from some rows."""
     log_inputs, log_outputs = scales
     axes = on_scale(inputs, log_inputs)
     center, scale = axes.mean(axis=0), axes.std(axis=0)
@@ -126,17 +126,17 @@ def _way(inputs, outputs, rows, scales, rotation, span, is_noisy):
     moved = _raised(on_scale(outputs, log_outputs), span)
     data = _regression(z[rows], moved[rows])
     hyper = learn_hyperparameters(data, None, True, _ITERATIONS, is_noisy)
-    # The density of the outputs themselves: each logarithm brings a factor of one over the output.
-    # With more outputs than are learned from, each of these stands for several.
+    # The density of the outputs themselves: the Jacobian of each logarithm is one over the output. With more outputs
+    # than are learned from, each of these stands for several.
     share = data.values.shape[1] / moved.shape[1]
     loss = data.negative_log_marginal(hyper.pack())[0] + share * moved[rows][:, log_outputs].sum()
-    loss += np.log(np.maximum((outputs.max() - outputs[rows]) / span, 1.0)).sum()  # the same of depths
+    loss += np.log(np.maximum((outputs.max() - outputs[rows]) / span, 1.0)).sum()  # the Jacobian of depths
     return _Way(scales, (center, scale, rotation), span, z, moved, hyper, loss)
 
 
 @one_blas_thread
 def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """Return for each row what is learned from the rows of other folds, (n, q), with the hyperparameters of all.
+    """Return predictions (n, q) of each row from the rows of other folds, with the hyperparameters of all rows.
 
     Parameters
     ----------
@@ -178,24 +178,24 @@ def _same_sum(outputs):
 
 
 def _regression(z, moved):
-    """Return the data of the engine, of outputs that stand for all."""
+    """Return the regression data, with evenly spaced outputs that stand for all."""
     chosen = np.unique(np.linspace(0, moved.shape[1] - 1, min(moved.shape[1], _LEARN_OUTPUTS)).round().astype(int))
     centered = moved[:, chosen] - moved[:, chosen].mean(axis=0)
     return Regression(z, np.ascontiguousarray(centered), np.zeros(len(z)), Gaussian())
 
 
 def _fitted(way, sums):
-    """Return the fit to all rows, carried by those that the others do not predict."""
+    """Return the fit to all rows, carried by the rows that the others do not predict."""
     scales, (center, scale, rotation), span, z, moved, hyper, _ = way
     n = len(z)
     factor, pivots = carrying_rows(hyper, z, _MAX_ROWS)
     mean = moved.mean(axis=0)
-    # With K ~ F F', the mean at the pivots is F c for the least squares of F c against the outputs, and of c against
-    # zero with the weight of the nugget. By an orthogonal factor: the normal equations would square its condition.
+    # With K ~ F F' the mean is F c, where c minimizes |outputs - F c|^2 + nugget |c|^2. This is solved by QR, since the
+    # normal equations would square the condition number.
     q, r = np.linalg.qr(np.concatenate([factor, np.sqrt(hyper.nugget) * np.eye(len(pivots))]))
     inner = solve_triangular(r, q[:n].T @ (moved - mean))
     misfit = (moved - mean - factor @ inner) / np.sqrt(hyper.nugget)
-    # The root of sums of squares and products: amplitudes, and how alike the outputs are.
+    # A root of the sums of squares and products: amplitudes, and correlations of the outputs.
     directions = np.linalg.qr(np.concatenate([inner, misfit]) / np.sqrt(n), mode="r")
     amplitude = np.sqrt((directions**2).sum(axis=0))
     weights = solve_triangular(factor[pivots], inner, lower=True, trans=1)

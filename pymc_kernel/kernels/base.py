@@ -48,7 +48,7 @@ class Kernel:
     length_scale: float | np.ndarray | str = 1.0
 
     family: ClassVar[int]
-    #: Derivatives of the profile that are finite at zero distance; 1 is enough for a gradient.
+    #: Number of derivatives of the profile that are finite at zero distance; 1 is enough for a gradient.
     smoothness: ClassVar[int] = 99
 
     def __post_init__(self):
@@ -162,7 +162,7 @@ class RadialKernel(Kernel):
         x, y = self._pair(x, y)
         inverse = self.inverse_length_scale(x.shape[1])
         first = self.profile_matrix(x, y, 1)
-        # In this order: the square of a small length scale may underflow, where the gradient does not.
+        # In this order: the square of a small length scale may underflow even where the gradient does not.
         return 2.0 * (first[:, :, None] * ((x[:, None, :] - y[None, :, :]) * inverse)) * inverse
 
     def sample_frequencies(self, num_features: int, num_dims: int, rng: np.random.Generator) -> np.ndarray:
@@ -170,7 +170,7 @@ class RadialKernel(Kernel):
         raise NotImplementedError(f"{type(self).__name__} has no spectral density here.")
 
     def profile_matrix(self, x, y, order) -> np.ndarray:
-        """See :meth:`Kernel.profile_matrix`; of scaled squared distances or of scaled products."""
+        """See :meth:`Kernel.profile_matrix`; a function of scaled squared distances."""
         inverse = self.inverse_length_scale(x.shape[1])
         out = np.empty((len(x), len(y)))
         arrays = x, np.ascontiguousarray(y.T), inverse, self.family, *self.shape_parameters, order, out
@@ -199,7 +199,7 @@ class DotProductKernel(Kernel):
 
     @one_blas_thread
     def profile_matrix(self, x, y, order) -> np.ndarray:
-        """See :meth:`Kernel.profile_matrix`; of scaled squared distances or of scaled products."""
+        """See :meth:`Kernel.profile_matrix`; a function of scaled products."""
         inverse = self.inverse_length_scale(x.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):
             out = (x * inverse) @ (y * inverse).T

@@ -1,6 +1,6 @@
 """Families of kernels, and kernels made of kernels: sums, products over several variables, given features.
 
-What is made of others has values only, which is all that kernel means need.
+Kernels made of kernels have values but no derivatives; kernel means need no more.
 """
 
 import math
@@ -79,12 +79,12 @@ class InverseMultiquadric(_Power):
 
 
 class _Matern(RadialKernel):
-    """A Matern kernel of smoothness nu: its Fourier transform is a multivariate Student t with 2 nu degrees."""
+    """A Matern kernel of smoothness nu: its spectral density is a multivariate Student t, 2 nu degrees of freedom."""
 
     degrees: ClassVar[float]
 
     def sample_frequencies(self, num_features, num_dims, rng):
-        """Return draws (num_features, d) of a Student t; with one degree of freedom of a Cauchy distribution."""
+        """Return draws (num_features, d) of a Student t distribution, for one degree of freedom a Cauchy."""
         normal = rng.standard_normal((num_features, num_dims))
         return normal * np.sqrt(self.degrees / rng.chisquare(self.degrees, size=(num_features, 1)))
 
@@ -245,8 +245,8 @@ class Product:
 
     Notes
     -----
-    The kernel mean of a joint distribution under a product is that on the product space (Fukumizu et al. 2013, section
-    2). For matrices, flattened to rows of points, :class:`~pymc_kernel.kernels.Linear` is the trace kernel tr(A B').
+    The kernel mean of a joint distribution under a product lies in the product space (Fukumizu et al. 2013, section 2).
+    For matrices, flattened to rows of points, :class:`~pymc_kernel.kernels.Linear` is the trace kernel tr(A B').
     """
 
     kernels: Sequence

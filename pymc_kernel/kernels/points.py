@@ -8,11 +8,11 @@ from scipy.special import ndtri
 
 MAD_TO_SD = 1.0 / ndtri(0.75)  # standard deviation of a normal distribution over its median absolute deviation
 _ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
-_SMALLEST, LARGEST = 1e-60, 1e60  # whose fourth powers, in curvatures, are floating-point numbers still
+_SMALLEST, LARGEST = 1e-60, 1e60  # their fourth powers, as in curvatures, still fit into floating point
 
 
 def check_between(*optional: str, high: float = 1.0, **numbers) -> None:
-    """Raise where a named number does not lie between zero and ``high``; None is one for ``optional`` names."""
+    """Raise where a named number does not lie between zero and ``high``; ``optional`` ones may be None."""
     for name, value in numbers.items():
         is_number = isinstance(value, Real) and not isinstance(value, bool)
         if not (value is None and name in optional) and not (is_number and 0.0 < value < high):
@@ -21,14 +21,14 @@ def check_between(*optional: str, high: float = 1.0, **numbers) -> None:
 
 
 def check_whole(*optional: str, least: int = 1, **numbers) -> None:
-    """Raise where a named number is not a whole one of ``least`` or more; None is one for ``optional`` names."""
+    """Raise where a named number is not a whole one of ``least`` or more; ``optional`` ones may be None."""
     for name, value in numbers.items():
         if not (value is None and name in optional) and not (isinstance(value, int | np.integer) and value >= least):
             raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}.")
 
 
 def as_numbers(values, name: str) -> np.ndarray:
-    """Return ``values`` as a float array; a ``TypeError`` that names them where they are no real numbers."""
+    """Return ``values`` as a float array; raise a ``TypeError`` that names them if they are not real."""
     try:
         values = np.asarray(values)
         if values.dtype.kind in "biuf":
@@ -46,10 +46,10 @@ def as_points(points, name: str = "points", finite: bool = True, num_dims: int |
     Raises
     ------
     TypeError
-        For what is no array of real numbers.
+        For anything but an array of real numbers.
     ValueError
-        For another shape, no points, no dimensions or others than ``num_dims``, or NaN and infinities unless they may
-        stand there (``finite``).
+        For another shape, no points, no dimensions or another number than ``num_dims``, or, if ``finite``, for NaN and
+        infinities.
     """
     points = as_numbers(points, name)
     if points.ndim == 1:
@@ -67,7 +67,7 @@ def as_points(points, name: str = "points", finite: bool = True, num_dims: int |
 
 
 def check_magnitude(values: np.ndarray, name: str) -> None:
-    """Raise where the numbers in a column spread so little or are so large that their fourth powers are no numbers."""
+    """Raise where the numbers in a column spread so little or are so large that fourth powers under- or overflow."""
     largest, spread = np.abs(values).max(), np.ptp(values, axis=0)
     if largest > LARGEST:
         raise ValueError(f"{name} has numbers as large as {largest:.1g}; rescale them to less than {LARGEST:.0e}.")
@@ -76,9 +76,9 @@ def check_magnitude(values: np.ndarray, name: str) -> None:
 
 
 def as_weights(weights, size: int, name: str = "weights", signed: bool = False) -> np.ndarray:
-    """Return weights (size,) that sum to one, equal ones for None; negative ones may be among ``signed`` ones.
+    """Return weights (size,) that sum to one, equal ones for None; ``signed`` ones may be negative.
 
-    Raises ``ValueError`` for invalid ones.
+    Raises ``ValueError`` for invalid weights.
     """
     if weights is None:
         return np.full(size, 1.0 / size)

@@ -6,8 +6,8 @@ Laplacians, the Stein trace) follows from phi or psi and their derivatives by th
 ``base.py`` for whole matrices and in the samplers' own loops. A family is an integer here, not a function
 object, because compiled functions that take functions cannot be cached on disk.
 
-Compiled callers hand over the order of a derivative as ``np.int64(1)``: for a bare number Numba would compile another
-copy of the function, half a second to a second each.
+Compiled callers pass the order of a derivative as ``np.int64(1)``: for a bare number Numba would compile another copy
+of the function, half a second to a second each.
 """
 
 import numpy as np
@@ -25,7 +25,7 @@ POLYNOMIAL = 5  # (a + t)^b with b a whole number: linear (b = 1) and polynomial
 # Adding 1.5 * 2^52 rounds a number of moderate size to the nearest whole one and leaves that in the last bits.
 _ROUNDER = 6755399441055744.0
 _LOG2_E = 1.4426950408889634  # 1 / log 2
-# Log 2 in two parts, the first with zeros at its end: their multiples by whole numbers are exact.
+# Log 2 in two parts, the first with zero bits at its end, so that its products with whole numbers are exact.
 _LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
 _SMALLEST_EXPONENT = -708.0  # whose exponential is a normal number; below, it counts as zero
 _FARTHEST = 1000.0  # scaled distance beyond which exp(-r) and r exp(-r) are zero in floating point
@@ -37,7 +37,7 @@ def exp_in_place(values):
 
     exp(x) = 2^k exp(r) with |r| <= ln(2) / 2 by the Taylor polynomial of degree 12, in plain arithmetic that the
     compiler puts into vector registers: several times faster than calls of the library's function, and the same
-    on every machine. Below -708 the result is zero; arguments above 708 are not meant.
+    on every machine. Below -708 the result is zero; arguments above 708 are not supported.
     """
     for i in range(values.shape[0]):
         x = max(values[i], _SMALLEST_EXPONENT)

@@ -1,6 +1,6 @@
 """Adaptive Metropolis on arrays: a Gaussian random walk with learned covariance and learned scale.
 
-With both switched off it is the thesis's standard Metropolis (SM), with the covariance alone AM-FS, with both AM-LS
+In the thesis it is standard Metropolis (SM) with neither learned, AM-FS with the covariance alone, AM-LS with both
 (Strathmann 2018, section 3.3; Haario et al. 2001; Andrieu and Thoms 2008).
 """
 
@@ -47,17 +47,17 @@ class Config:
     Parameters
     ----------
     covariance : ndarray (d, d), optional
-        Of the proposal before the scale; the identity by default. The start of the learning, or the fixed
-        value where ``learn_covariance`` is False.
+        Of the proposal before scaling; the identity by default. Learning starts from it; it stays fixed if
+        ``learn_covariance`` is False.
     learn_covariance, learn_scale : bool
     scale : float, optional
         Factor on the proposal's standard deviation at the start; 2.38 / sqrt(d) by default.
     target_accept : float or "auto"
-        Acceptance rate that the learned scale is driven to, in (0, 1). "auto" is .234, and where the log density is
-        noisy the rate that is best under the noise measured, see ``noise``.
+        Acceptance rate that the learned scale is driven to, in (0, 1). "auto" is .234, or for a noisy log density the
+        best rate under the measured noise, see ``noise``.
     noisy : bool
-        Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the scale
-        is learned.
+        Whether the log density is an estimate: if so, one extra evaluation every ten draws measures the noise while the
+        scale is learned.
     """
 
     covariance: np.ndarray | None = None
@@ -159,7 +159,7 @@ def relocate(state, position, log_density: float):
 
 
 def probed(state, log_density: Callable[[np.ndarray], float]):
-    """Return the state of any walk with its noise measured once more where that is due; one evaluation then."""
+    """Return the state of any walk, after one evaluation to measure its noise if that is due."""
     if state.iteration < state.noise.next_probe:
         return state
     again = log_density(state.position)

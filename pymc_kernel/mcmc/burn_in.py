@@ -3,8 +3,8 @@
 The covariance of the visited positions is useless during burn-in: it is long in the direction in which the chain
 travels, so that the scale, which is bounded by the narrow directions, falls to nothing. So the first covariance is kept
 and the scale alone follows the acceptance rate, at a speed that does not vanish, 2 / (2 + d). When the log density has
-stopped rising, learning begins, from here. Without burn-in a regression from fifty standard deviations away has a
-three-hundredth of the effective size: row "burn-in" of ``benchmarks.ablations``.
+stopped rising, learning begins, from here. Without this phase a regression started fifty standard deviations away has
+1/300 of the effective sample size: row "burn-in" of ``benchmarks.ablations``.
 """
 
 import math
@@ -24,10 +24,10 @@ class Arrival(NamedTuple):
 
 
 def learn_scale(arrival: Arrival, log_scale: float, accept_error: float, noisy: bool) -> tuple[Arrival, float]:
-    """Return arrival and log scale of the walk after one of its moves, given acceptance probability less its target.
+    """Return arrival and log scale of the walk after one of its moves, given acceptance probability minus target.
 
-    A chain that is stuck on a large estimate rejects at any scale: so the scale follows at a constant speed only where
-    the log density is exact.
+    A chain that is stuck on a large estimate rejects at any scale, so the gain has a lower bound only where the log
+    density is exact.
     """
     # In many dimensions the first scale may be far too large; it falls as fast as in the bulk.
     rate = max(robbins_monro_rate(arrival.num_moves), 0.0 if noisy else 1.0 / (1.0 + 0.5 * arrival.num_dims))
@@ -40,7 +40,7 @@ def remember(arrival: Arrival, level: float) -> Arrival:
 
 
 def _half(num_dims):
-    """Return the number of draws that halve the distance to the bulk, and in which a chain in the bulk forgets."""
+    """Return the number of draws in which a chain halves its distance to the bulk, or decorrelates in the bulk."""
     return 20 + 3 * num_dims
 
 

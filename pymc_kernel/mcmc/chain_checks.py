@@ -1,22 +1,21 @@
-"""What speaks against the draws of chains: a part of the density that they lack.
+"""Checks of the draws of chains for a part of the density that they lack.
 
-**Coverage of a surrogate.** Where a surrogate is far too low its moves hardly ever go, and a chain that gets there is
-stuck. The draws then look well mixed, with all chains alike, but lack a part of the posterior: the neck of a funnel,
-heavy tails. The chain of moves along a surrogate s works like independent proposals from s with the weights w = pi / s.
-Of n proposals n s(A) are expected in the places A where w is above t, and s(A) is at most pi(A) / t: with n pi(A) < t
-they are expected less than once. pi(A) is what the draws say of the upper tail of the weights, a generalized Pareto
-distribution beyond the largest (Vehtari et al. 2024). So the weights at the draws reveal the mass of a part that was
-never visited.
+**Coverage of a surrogate.** Moves hardly ever propose places where the surrogate is far too low, and a chain that gets
+there is stuck. The draws then look well mixed, with all chains alike, but lack a part of the posterior: the neck of a
+funnel, heavy tails. Moves along a surrogate s work like independent proposals from s, with importance weights
+w = pi / s. Of n proposals n s(A) are expected in the region A where w > t, and s(A) is at most pi(A) / t: less than one
+if n pi(A) < t. pi(A) is estimated from the upper tail of the weights at the draws, by a generalized Pareto distribution
+(Vehtari et al. 2024). So the weights at the draws reveal the mass of a part that was never visited.
 
 **Open ends.** Moves along a surrogate hardly leave the region that the surrogate knows, so its ends can act as walls
 that are not in the density: on a long ridge chains then agree with each other, and all of them lack the rest. R-hat
-cannot show that, a few evaluations can. Take draws near the end of a coordinate, and shift them outward along it, the
-other coordinates by a function of this one alone: the map preserves volume. Then the mean ratio of densities, shifted
-to unshifted, is the ratio of the marginal densities there, whatever the shape of the target; cut off at one it is a
-lower bound, so that the larger one of two maps may be taken. Where the draws exceed a quantile by e on average, the
-mean ratio within e is exp(-1) for an exponential tail and a half for a uniform one, the most that a log-concave tail
-has. At a wall of the chains the density does not fall. An end that seems open is judged again by more of its draws: of
-many ends, each with two maps, one is above any level by chance.
+cannot show that, a few evaluations can. Draws near the end of a coordinate are shifted outward along it, and their
+other coordinates by a function of this one alone; the map preserves volume. Then the mean ratio of densities, shifted
+to unshifted, is the ratio of the marginal densities there, whatever the shape of the target. With each ratio cut off at
+one it is a lower bound, so the larger of two maps may be taken. If draws beyond a quantile exceed it by e on average, a
+shift by e has a mean ratio of exp(-1) for an exponential tail and a half for a uniform one, the most of any log-concave
+tail. At a wall that only the chains have, the density does not fall. An end that seems open is judged again by more
+draws: of many ends, each with two maps, one exceeds any level by chance.
 
 **Missed modes.** If a chain covers its target, there are draws near every point whose log density is no lower than
 theirs. Points that were evaluated before the chain began, at draws from the prior for example, were not chosen by the
@@ -32,15 +31,15 @@ from typing import NamedTuple
 import numpy as np
 
 _TAIL_MASS = 0.025  # beyond an end of a 95 % interval
-_STANDARD_ERRORS = 2.0  # of the mass that draws have there: a missing mass above that is no chance
-_LARGEST_LOG_WEIGHT = 500.0  # over the median: larger ones are not finite numbers
+_STANDARD_ERRORS = 2.0  # of the mass that draws have there: more missing mass is no chance
+_LARGEST_LOG_WEIGHT = 500.0  # over the median: larger weights might overflow
 _FEWEST = 100  # weights for a fit of their tail, which takes a fifth of them; draws for a quantile and a spread
 
 
 class Coverage(NamedTuple):
     """What the weights pi / s at the draws say."""
 
-    missing: float  # mass of the posterior where as many proposals are expected less than once; NaN for few weights
+    missing: float  # posterior mass that as many proposals are expected to hit less than once; NaN for few weights
     error: float  # standard error of the mass that as many independent draws have beyond an end of a 95 % interval
     excess: float  # of the largest log weight over the median
 
@@ -48,8 +47,8 @@ class Coverage(NamedTuple):
 def coverage_of(log_weights: np.ndarray) -> Coverage:
     """Return the coverage from the log weights at the draws (n,).
 
-    The missing mass is the larger of those by all draws and by the distinct positions: a single long stay at the
-    largest weight makes a tail of equal weights, which has no shape.
+    The missing mass is the larger of two estimates, from all weights and from the distinct ones: a single long stay at
+    the largest weight makes a tail of equal weights, which has no shape.
     """
     finite = log_weights[np.isfinite(log_weights)]
     if finite.size < _FEWEST:
@@ -72,7 +71,7 @@ def _missing_mass(log_weights, num_proposals):
     if fitted is None:
         return math.nan
     threshold, mass, shape, scale = fitted
-    # At no weight above this one can the condition fail.
+    # Above the last of these levels the condition always holds.
     levels = np.geomspace(threshold, max(threshold, mass * num_proposals), 1000)
     with np.errstate(divide="ignore"):  # beyond the end of a tail that is bounded
         masses = mass * np.maximum(1.0 + shape * (levels - threshold) / scale, 0.0) ** (-1.0 / shape)
@@ -117,12 +116,12 @@ def _zhang_stephens(excesses):
 NUM_COORDINATES = 4  # that are judged: those along which the chains move least
 _END = 0.05  # of the draws: an end, whose mean excess is the unit of length
 _FEWEST_AT_END = 20  # draws, for a mean excess to a quarter
-# Of the draws, from the end on: there the other coordinates are regressed on this one, by a quadratic. A long, even
-# ridge needs many draws for its direction, a winding one near draws.
+# Shares of the draws, from the end on, in which the other coordinates are regressed on this one by a quadratic. A long,
+# even ridge needs many draws for its direction, a winding one needs near draws.
 _NEIGHBORHOODS = (1.0 / 3.0, 0.1)
 _NUM_SHIFTED = 16  # draws for each end and map
-# Where these make an end seem open: the standard error of their mean ratio is a sixteenth at most, a third of the
-# difference between the level below and a uniform distribution's own end.
+# Draws for an end that seems open by these: the standard error of their mean ratio is a sixteenth at most, a third of
+# the difference between the level below and the ratio at a uniform distribution's own end.
 NUM_JUDGED = 64
 HALF_WAY = math.sqrt(0.5)  # in logs, between a uniform distribution's own end and a wall of the chains
 
@@ -132,13 +131,13 @@ class OpenEnd(NamedTuple):
 
     coordinate: int
     end: float  # the 5 % or 95 % quantile of the draws
-    ratio: float  # of the marginal density a mean excess further out to that of the draws beyond the quantile
+    ratio: float  # of the marginal density one mean excess further out to that at the draws beyond the quantile
 
 
 def open_ends(
     rng: np.random.Generator, draws: np.ndarray, log_densities: np.ndarray, log_density: Callable[[np.ndarray], float]
 ) -> list[OpenEnd]:
-    """Return the ends of the draws (chain, draw, d), in their order, beyond which the exact log density goes on.
+    """Return the ends of the draws (chain, draw, d), in order, beyond which the exact density does not fall.
 
     256 evaluations of a position (d,), or 64 d if these are fewer; up to 128 more for an end that seems open by these.
     With fewer than 400 draws in all there is no end to judge.
@@ -171,10 +170,10 @@ def open_ends(
 def beyond_end(
     rng, draws: np.ndarray, coordinate: int, sign: int, share: float, size: int
 ) -> tuple[float, np.ndarray, np.ndarray] | None:
-    """Return the quantile at an end, which ``size`` draws beyond it are shifted outward (k,), and to where (k, d).
+    """Return the quantile at an end, the rows (k,) of ``size`` draws beyond it, and these draws shifted outward (k, d).
 
-    By the mean excess there, along a path: a quadratic through a share of the draws (n, d) from the end on, the upper
-    one with a ``sign`` of 1, the lower one with -1. None where there is no end to judge.
+    They are shifted by their mean excess along a path: a quadratic through the ``share`` of the draws (n, d) at this
+    end, the upper one for ``sign`` 1, the lower one for -1. None where there is no end to judge.
     """
     num_end = int(_END * len(draws))
     along = draws[:, coordinate]
@@ -216,12 +215,11 @@ def other_hills(
     budget: int,
     rng: np.random.Generator,
 ) -> KnownPlaces:
-    """Return points (m, d) high up on hills that the highest of the places is not on; often none.
+    """Return points (m, d) near the tops of hills other than that of the highest place; often there are none.
 
     Two places are on one hill where the density half way between them is no lower than at the lower one (Ursem 1999).
-    A banana counts as two hills then: the density is only to be as high there as the chain finds it elsewhere. Climbs
-    begin with steps of a third of the scales (d,), rough spreads of the target. None begins that would exceed the
-    budget of evaluations.
+    A banana may thus count as two hills, which is harmless if the chain visits both. Climbs begin with steps of a third
+    of the scales (d,), rough spreads of the target. No climb begins that would exceed the budget of evaluations.
     """
     order = np.argsort(-np.where(np.isfinite(places.log_densities), places.log_densities, -np.inf))
     order = order[np.isfinite(places.log_densities[order])].tolist()
@@ -260,10 +258,10 @@ def _climb(position, level, log_density, scales, num_steps, rng):
 
 
 def missed(places: KnownPlaces, draws: np.ndarray, log_densities: np.ndarray) -> np.ndarray | None:
-    """Return the most likely of the places that a chain has left out, (d,), or None. O(m n d).
+    """Return the most likely of the places that a chain has missed, (d,), or None. O(m n d).
 
-    They were evaluated beforehand, not chosen by the chain, whose draws (n, d) are all of the target; thinned ones
-    will do.
+    The places were evaluated beforehand, not chosen by the chain. Its draws (n, d) may be thinned, but must all be from
+    the target itself.
     """
     if len(draws) < _FEWEST:
         return None

@@ -52,8 +52,8 @@ class Config:
     Parameters
     ----------
     kernel : Kernel
-        Any differentiable one. ``length_scale="median"`` is found anew at each refresh, in the coordinates
-        in which the kernel acts (whitened ones if ``whiten``).
+        Any differentiable one. ``length_scale="median"`` is computed anew at each refresh, in the coordinates in which
+        the kernel acts (whitened ones if ``whiten``).
     num_basis : int
         n, the number of points of the history that shape the proposal. A draw costs O(n d^2).
     isotropic_share : float
@@ -69,13 +69,12 @@ class Config:
     learn_scale : bool
         Whether s follows the acceptance rate by Robbins-Monro steps on its logarithm, up to ``largest_scale``.
     target_accept : float or "auto"
-        In (0, 1). "auto" is .234, and where the log density is noisy the rate that is best under the noise measured,
-        see ``noise``.
+        In (0, 1). "auto" is .234, or for a noisy log density the best rate under the measured noise, see ``noise``.
     whiten : bool
         Whether the kernel acts in coordinates in which the history has unit covariance.
     noisy : bool
-        Whether the log density is an estimate: then the noise is measured by one more evaluation in ten while the scale
-        is learned.
+        Whether the log density is an estimate: if so, one extra evaluation every ten draws measures the noise while the
+        scale is learned.
     covariance : ndarray (d, d), optional
         Of the proposal until there is a history; the identity by default.
     """
@@ -121,7 +120,7 @@ class Config:
 
 
 class State(NamedTuple):
-    """What is carried from draw to draw. Arrays are never written to, but for the free rows of the history."""
+    """What is carried from draw to draw. Arrays are never written to, except for the free rows of the history."""
 
     position: np.ndarray  # (d,)
     log_density: float
@@ -187,8 +186,8 @@ def adapt(rng: np.random.Generator, state: State, info: Info, config: Config, nu
     """Return the state after the last draw has been learned from.
 
     The scale moves at every draw; the subsample is drawn anew with probability min(1, 10 / t), t the
-    iterations so far, from the latest two thirds of the history. Where tuning ends, after ``num_tune`` draws, the last
-    refresh happens after nine tenths of it, so that the scale settles; 0 for adaptation that goes on and vanishes.
+    iterations so far, from the latest two thirds of the history. If tuning ends after ``num_tune`` draws, the last
+    refresh comes after nine tenths of them, so that the scale settles; 0: vanishing adaptation without an end.
     """
     d, t = state.position.size, state.iteration + 1
     mean, factor, log_scale = state.mean, state.factor, state.log_scale
@@ -222,6 +221,6 @@ def refresh(rng: np.random.Generator, state: State, config: Config) -> State:
         return state
     try:
         learned = fit(candidates, *shape, config, rng)
-    except ValueError:  # of SciPy and NumPy, too: a LinAlgError is one
+    except ValueError:  # a LinAlgError of SciPy or NumPy is one, too
         return state
     return with_fit(state, learned)

@@ -1,7 +1,7 @@
 """Gradient-free Hamiltonian Monte Carlo along a surrogate that is learned while the chain tunes.
 
 Kernel HMC (Strathmann et al. 2015; Strathmann 2018, chapter 4) learns a gradient from the past of the chain, runs
-leapfrog trajectories along it, and accepts with the true, or estimated and kept, log density. Departures:
+leapfrog trajectories along it, and accepts with the true log density or a kept estimate. Departures:
 
 - The surrogate is by default a regression on log-density values, which learns from rejected proposals too.
 - A proposal is the end of a chain of trajectories on the surrogate alone, accepted with pi(y) s(x) / (pi(x) s(y)), s
@@ -68,10 +68,10 @@ class Config:
     max_steps : int
         Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
     target_accept : float or "auto"
-        Of the random walk, as of ``adaptive_metropolis``.
+        Of the random walk, as in ``adaptive_metropolis``.
     noisy : bool
-        Whether the log density is estimated: the surrogate then has to learn the size of the noise, and the random walk
-        measures it by one more evaluation in ten of its moves while the chain tunes.
+        Whether the log density is estimated: the surrogate then has to learn the size of the noise, and one extra
+        evaluation every ten moves of the random walk measures it while the chain tunes.
     covariance : ndarray (d, d), optional
         Of the random walk's proposal at the start; the identity by default.
     """
@@ -91,7 +91,7 @@ class Config:
 
 
 class State(NamedTuple):
-    """What is carried from draw to draw. Arrays are never written to, but for the free rows of histories."""
+    """What is carried from draw to draw. Arrays are never written to, except for the free rows of histories."""
 
     position: np.ndarray  # (d,)
     log_density: float
@@ -118,7 +118,7 @@ class Info(NamedTuple):
     proposal: np.ndarray  # (d,)
     proposal_log_density: float
     move: str  # one of ``MOVES``
-    energy_error: float  # true log density plus kinetic or surrogate part: minus the log acceptance ratio
+    energy_error: float  # minus the log acceptance ratio
     num_steps: int  # leapfrog steps
     squared_jump: float = 0.0  # of the proposal, in units of the walk's covariance, times acceptance probability
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
@@ -179,7 +179,7 @@ def _log_weight(state):
 
 
 def is_dropped(state: State) -> bool:
-    """Return whether there is a surrogate, and no move goes along it: after tuning, where the walk moved farther."""
+    """Return whether there is a surrogate that no move goes along: after tuning, if the walk moved farther."""
     return state.fit is not None and state.walk_share == 1.0
 
 
@@ -301,7 +301,7 @@ def stretches(num_dims: int, num_tune: int) -> list[int]:
 def run(rng: np.random.Generator, state: State, log_density: Callable, config: Config, num_draws: int, settle) -> State:
     """Return the state of one chain after a stretch; its draws and evaluations are remembered.
 
-    ``settle`` is told after every draw whether its proposal was accepted.
+    ``settle`` is called after every draw with whether its proposal was accepted.
     """
     for _ in range(num_draws):
         state, info = step(rng, state, log_density, config)

@@ -55,7 +55,7 @@ def _local_covariance(z, fit):
     fill_profile(fit.family, fit.shape_a, fit.shape_b, np.int64(1), slope, slope)
     ones = np.ones(n)
     for i in range(d):
-        # The sign of all columns of a dot product is of no matter to M H M'.
+        # For a dot product all columns have the opposite sign, which does not change M H M'.
         x, factor = (z[i], 4.0) if fit.is_radial else (0.0, 2.0)
         factor *= inverse_length_scale[i] ** 2
         for j in range(n):

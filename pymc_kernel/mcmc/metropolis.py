@@ -15,7 +15,7 @@ _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own 
 def checked_start(position, log_density: float, size: int | None = None) -> tuple[np.ndarray, float]:
     """Return the start of a chain as a float vector and number; an error where the density is not finite.
 
-    An error, too, where a ``size`` is known and the vector has another.
+    It is also an error if the vector does not have the given ``size``.
     """
     position = np.array(position, dtype=float)
     if position.ndim != 1 or position.size == 0 or size not in (None, position.size):
@@ -58,7 +58,7 @@ def robbins_monro_rate(iteration: int) -> float:
 
 
 def fits_between(num_dims: int, num_tune: int) -> tuple[int, float]:
-    """Return after how many draws of tuning the first and the last fit come; 0 for tuning without an end.
+    """Return after how many draws of tuning the first and the last fit come; ``num_tune`` 0 is tuning without end.
 
     The first needs enough positions to span the space, 100 + 10 d; it comes after three tenths of tuning at the latest.
     """
@@ -69,8 +69,8 @@ def fits_between(num_dims: int, num_tune: int) -> tuple[int, float]:
 class History(NamedTuple):
     """Every ``stride``-th position since the start, at most ``capacity`` of them.
 
-    The buffer is shared by successive states and only ever written behind ``count``, so an older state
-    still reads what it held; a deep copy separates two continuations.
+    The buffer is shared by successive states and only ever written beyond ``count``, so an older state still reads what
+    it held; a deep copy separates two continuations.
     """
 
     buffer: np.ndarray  # (capacity, d)

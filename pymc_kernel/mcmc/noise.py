@@ -41,7 +41,7 @@ def check_target(target_accept) -> None:
 
 
 def unmeasured(is_noisy: bool, is_wanted: bool = True) -> Noise:
-    """Return the state before the first probe; there is none of an exact density, or where it is not ``is_wanted``."""
+    """Return the state before the first probe; an exact density has no probes, nor a noisy one unless ``is_wanted``."""
     ceiling = _PRIOR_CEILING if is_noisy else 1.0
     return Noise(is_noisy, ceiling, optimal_target(ceiling), 0, 0 if is_noisy and is_wanted else math.inf)
 
@@ -79,7 +79,7 @@ def optimal_target(ceiling: float) -> float:
 
 
 def target_of(target_accept: float | str, known: Noise | None = None) -> float:
-    """Return the acceptance rate to aim at now; that without noise where noise is not ``known``."""
+    """Return the current target acceptance rate; that without noise if no noise is ``known``."""
     if target_accept != "auto":
         return target_accept
     return known.target if known is not None and known.is_noisy else PLAIN_TARGET

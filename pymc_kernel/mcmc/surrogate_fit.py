@@ -19,7 +19,7 @@ from pymc_kernel.scores.validation import cross_validate
 NUM_EVALUATED = 20_000  # evaluations of a density remembered to learn from
 _TRIALS = 100  # starts of the trajectories that choose step size and length
 _VALIDATION = 1000  # draws that cross-validation looks at
-_NEW_SEARCH_EVERY = 3  # fits; those in between search for settings from the last ones only
+_NEW_SEARCH_EVERY = 3  # fits; those in between start from the last settings only
 
 
 type Shape = tuple[np.ndarray, np.ndarray]
@@ -49,7 +49,7 @@ class SurrogateFit(NamedTuple):
 
 @compiled
 def to_unit(factor, mean, positions):
-    """Return factor^-1 (x - mean) for the rows x of ``positions`` (n, d); the same bits for any number of rows."""
+    """Return factor^-1 (x - mean) for the rows x of ``positions`` (n, d); bitwise the same for any number of rows."""
     out = positions - mean
     for i in range(len(out)):
         solve_lower(factor, out[i], out[i])
@@ -58,7 +58,7 @@ def to_unit(factor, mean, positions):
 
 @compiled
 def _from_unit(factor, mean, whitened):
-    """Return mean + factor q for the rows q of ``whitened`` (n, d); no BLAS, which rounds by the number of rows."""
+    """Return mean + factor q for the rows q of ``whitened`` (n, d); without BLAS, whose rounding depends on n."""
     out = np.empty_like(whitened)
     for i in range(len(out)):
         lower_times(factor, whitened[i], out[i])
@@ -88,8 +88,8 @@ def learn(
 
     The estimator, of ``pymc_kernel.scores``, learns from draws (n, d) of the bulk, or from values (m,) of the log
     density, estimates where ``noisy``, at places (m, d). It works in coordinates of a shape: mean (d,) and lower factor
-    (d, d) of the covariance of the draws. Without a full ``search`` its settings are sought from the ``previous`` ones
-    on.
+    (d, d) of the covariance of the draws. Without a full ``search`` its settings are those of the ``previous`` fit, or
+    start from them.
     """
     mean, factor = shape
     try:
@@ -141,7 +141,7 @@ def tuned(rng: np.random.Generator, learned: Learned, shape: Shape, draws: np.nd
     starts = whiten(places, mean, factor)
     momenta = rng.standard_normal(starts.shape)
     step_size = choose_step_size(starts, momenta, expansion)
-    # With lengths from half of the longest on and step sizes that vary, half a turn is a quarter on the average.
+    # As lengths begin at half of the longest and step sizes vary, half a period becomes a quarter on average.
     num_steps = min(max_steps, math.ceil(math.pi / step_size))
     chain_length = choose_chain_length(rng, starts, step_size, num_steps, expansion)
     return SurrogateFit(mean, factor, expansion, step_size, num_steps, chain_length, learned, shape)
@@ -169,7 +169,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     """Return a surrogate learned from what one chain, or several, have evaluated and visited; None where that fails."""
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
-    # All since the chains were in the bulk: the walks' shapes count the burn-in from a far start, too.
+    # From all draws since burn-in, as the walks' shapes still contain the burn-in from a far start.
     draws, shape = bulk_of(states), shape_of(bulk_of(states, 1.0), joint_shape(states))
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
     learned = learn(

@@ -14,7 +14,7 @@ _STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
 _TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
-# Of both ends of a chain, on the surrogate: what ends the moves of a stage of particles, too. Rows "chains of
+# Of both ends of a chain, on the surrogate; the moves of a stage of particles end at the same value. Rows "chains of
 # trajectories" and "as long" of ``benchmarks.ablations``.
 _TARGET_CORRELATION = 0.2
 
@@ -25,10 +25,10 @@ def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansio
     Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
     as a proposal for another density it needs the ratio of surrogate values only (Liu 2001, section 9.4.3).
 
-    From positions (n, d), by momenta (n, k, d) of unit mass, and leapfrog steps of which each costs O(m d): lengths and
-    step sizes (n, k). Where one of the uniforms (n, k) is negative its transition always accepts. Chains are spread
-    over threads by the rough number of inner operations of one, zero for this thread alone. The momenta (n, d), too,
-    are returned: those at the end of the last trajectory, accepted or not.
+    Chains start at positions (n, d), with momenta (n, k, d) of unit mass, and lengths, in leapfrog steps of O(m d)
+    each, and step sizes (n, k). A transition whose uniform number (n, k) is negative always accepts. Chains are spread
+    over threads by the rough number of inner operations of one, zero for this thread alone. Also returned are the
+    momenta (n, d) at the end of the last trajectory, accepted or not.
     """
     n = len(positions)
     ends, last = np.empty(positions.shape), np.empty(positions.shape)
@@ -142,6 +142,6 @@ def largest_correlation(before: np.ndarray, after: np.ndarray) -> float:
 
 
 def _centered(values):
-    """Return columns of (n, d) minus their means; from their first values, so that constant ones are exactly zero."""
+    """Return columns of (n, d) minus their means; relative to the first row, so that constant ones are exactly zero."""
     apart = values - values[0]
     return apart - apart.mean(axis=0)

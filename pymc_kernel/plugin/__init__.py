@@ -1,1 +1,1 @@
-"""The only floor that knows PyMC, PyTensor, xarray and ArviZ."""
+"""The PyMC layer: the only part of the package that imports PyMC, PyTensor, xarray and ArviZ."""

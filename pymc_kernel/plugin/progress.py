@@ -1,4 +1,4 @@
-"""Progress bars: one of the package, and columns for its steps in that of PyMC."""
+"""The package's own progress bar, and the columns of its steps in PyMC's."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,15 +15,15 @@ from rich.progress import (
 )
 from rich.table import Column
 
-# Rejections in a row. A chain that accepts one proposal in twenty rejects 200 in a row once in 30,000 draws.
+# Rejections in a row that count as stuck. With an acceptance rate of one in twenty, 200 occur once in 30,000 draws.
 STUCK_AFTER = 200
 
 
 @contextmanager
 def progress_bar(words: str, total: int | None, shown: bool) -> Iterator[Callable]:
-    """Show a bar inside of the block, or without a ``total`` for how long it takes.
+    """Show a progress bar while the block runs; without a ``total``, a spinner and the elapsed time.
 
-    Yields a function of by how much it advances, and of other words.
+    Yields a function that takes the number of steps to advance by, and optionally a new description.
     """
     known = (SpinnerColumn(),) if total is None else (BarColumn(), MofNCompleteColumn())
     left = () if total is None else (TimeRemainingColumn(),)
@@ -34,7 +34,7 @@ def progress_bar(words: str, total: int | None, shown: bool) -> Iterator[Callabl
 
 
 def progress_columns(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, list]]:
-    """Return the columns, and what they show before the first draw."""
+    """Return the columns, and the values that they show before the first draw."""
     columns = [
         TextColumn("{task.fields[kernel_accept]:0.2f}", table_column=Column("Accept rate", ratio=1)),
         TextColumn("{task.fields[kernel_scale]:0.2g}", table_column=Column("Proposal scale", ratio=1)),
@@ -45,7 +45,7 @@ def progress_columns(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, lis
 
 
 def progress_updates() -> tuple[Callable[[dict[str, Any]], dict[str, Any]]]:
-    """Return functions from the statistics of a draw to what the columns show."""
+    """Return a tuple with one function, from the statistics of a draw to the values of the columns."""
 
     def update_stats(stats):
         return {

@@ -1,4 +1,4 @@
-"""Warnings that point to the user's line; what speaks against an answer is kept with it, for :func:`diagnose`."""
+"""Warnings that point to the user's line; those about a result are stored with it, for :func:`diagnose`."""
 
 import os
 from textwrap import fill
@@ -11,13 +11,13 @@ import pytensor
 from pymc_kernel.errors import warn_caller
 from pymc_kernel.likelihood_free import Status
 
-FALSE_ALARMS = 0.01  # share of right answers of which a check makes a warning, at most
+FALSE_ALARMS = 0.01  # largest share of correct results that a check may warn about
 _CALLERS_OF_OURS = tuple(os.path.dirname(module.__file__) + os.sep for module in (pm, pytensor))
 STATUS_FLAGS = {"flag_values": [int(s) for s in Status], "flag_meanings": " ".join(s.name.lower() for s in Status)}
 _FAILURES = [s.name.lower() for s in Status if s > Status.SUCCEEDED]
-_FINDINGS = "findings"  # attribute of a group of statistics: texts, one a line
+_FINDINGS = "findings"  # attribute of a group of statistics: one warning per line
 
-_MARK = "|unseen mode|"  # where the sentence goes; pages of the documentation use the same mark
+_MARK = "|unseen mode|"  # the sentence below replaces it; pages of the documentation use the same mark
 UNSEEN_MODE = (
     "No sampler finds a narrow mode on a broad hill unless a draw happens to land in it, which is unlikely in five or "
     "more dimensions: the evidence then lacks the mode's mass, no check shows it, and runs that agree do not rule it "
@@ -26,7 +26,7 @@ UNSEEN_MODE = (
 
 
 def says_what_evidence_lacks[T](promising: T) -> T:
-    """Put the sentence where the docstring of a function or class has its mark, in lines as of the docstring."""
+    """Replace the mark in the docstring of a function or class by ``UNSEEN_MODE``, wrapped and indented to fit."""
     sentence = fill(UNSEEN_MODE, 120, initial_indent=" " * 4, subsequent_indent=" " * 4)
     promising.__doc__ = (promising.__doc__ or "").replace(" " * 4 + _MARK, sentence)
     return promising
@@ -38,7 +38,7 @@ def warn_user(message: str) -> None:
 
 
 def report(message: str, stats: Any) -> None:
-    """Warn of what speaks against an answer, and keep that in its statistics: a dataset, or a group of a DataTree."""
+    """Warn about a result, and store the message in its statistics: a dataset, or a group of a DataTree."""
     warn_user(message)
     stats.attrs[_FINDINGS] = "\n".join([*findings_in(stats), message])
 
@@ -50,14 +50,14 @@ def report_all(problems: list[str], advice: str, stats: Any) -> None:
 
 
 def findings_in(stats: Any) -> list[str]:
-    """Return what was reported of an answer."""
+    """Return the messages that were reported about a result."""
     return stats.attrs.get(_FINDINGS, "").splitlines()
 
 
 def warn_of_failures(what: str, consequence: str, counts: dict, most: float) -> None:
-    """Warn where a larger share than ``most`` of all calls failed, and where worker processes died.
+    """Warn if more than a share ``most`` of all calls failed, or if worker processes died.
 
-    ``what`` was called, such as "simulations", as often as the ``counts`` of :func:`counts_of` say.
+    ``what`` names the calls, such as "simulations"; ``counts`` come from :func:`counts_of`.
     """
     number = {name: counts[name] for name in _FAILURES if counts[name]}
     failed, total = sum(number.values()), counts["succeeded"] + sum(counts[name] for name in _FAILURES)
@@ -76,6 +76,6 @@ def warn_of_failures(what: str, consequence: str, counts: dict, most: float) -> 
 
 
 def counts_of(status: np.ndarray, first_error: str | None, deaths: int) -> dict:
-    """Return how many calls have which status, by its name in small letters, the first error, and dead workers."""
+    """Return the number of calls by the name of their status in lower case, the first error, and worker deaths."""
     counts = {s.name.lower(): int((status == s).sum()) for s in Status if s >= 0}
     return counts | {"first_error": first_error or "", "worker_deaths": deaths}

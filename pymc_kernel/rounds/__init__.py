@@ -1,4 +1,4 @@
-"""Posteriors in rounds: a likelihood is learned, draws from it say where to simulate next."""
+"""Posteriors in rounds: a likelihood is learned, and decides where the next round simulates."""
 
 from pymc_kernel.rounds.cautious import CautiousRounds, Round, State
 from pymc_kernel.rounds.checks import Calibration, Checks

@@ -1,13 +1,12 @@
 """Rounds of simulations that close in on a posterior, never faster than the learned likelihood can be trusted.
 
-A likelihood does not depend on where simulations were made, so rounds need no correction. What they need is caution: a
-likelihood learned from a few hundred draws of the prior can put its maximum many standard deviations off, and one that
-is learned from simulations around that place never hears of the others. So each round simulates from the prior times
-the learned likelihood to a power at which enough simulations that are there already still count; the fit to those
-decides over the power of the next.
+A likelihood does not depend on where simulations were made, so rounds need no correction. But one learned from a few
+hundred draws of the prior can have its maximum many standard deviations off, and simulations around that place alone
+cannot correct it. So each round simulates from the prior times the learned likelihood to a power: the largest at which
+the simulations so far have a sufficient effective sample size. The next fit then decides the next power.
 
-``init -> propose -> update -> propose -> ...``: given settings, state and generator the next state is determined, and
-simulations are made by the caller.
+``init -> propose -> update -> propose -> ...``: settings, state and generator determine the next state; the caller
+makes the simulations.
 """
 
 from dataclasses import dataclass, field, replace
@@ -25,11 +24,11 @@ from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
 from pymc_kernel.smc.weights import effective_share
 
 _MAX_ROUNDS = 5
-_EFFECTIVE_SHARE = 0.015  # of the simulations so far that must still count in the next round
-_EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10  # the same as a number, where there are few
+_EFFECTIVE_SHARE = 0.015  # smallest effective share of the simulations so far, in the next round's distribution
+_EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10  # smallest effective number: 5 d + 10
 NUM_PARTICLES = 2000  # of a proposal or a chain, at least, so that modes keep their weights
 _SETTLED = 0.1  # nats of symmetric divergence between successive posteriors: a third of a standard deviation
-_LARGEST_LOG_RATIO = 50.0  # nats that a single draw can say for either of two posteriors
+_LARGEST_LOG_RATIO = 50.0  # nats: largest contribution of a single draw to a divergence
 _BISECTIONS = 40  # of a power in (0, 1]: to 1e-12
 
 
@@ -58,7 +57,7 @@ class Round(NamedTuple):
     power: float
     """Of the likelihood in the distribution that was simulated from; 0: the prior."""
     effective: float
-    """Effective number of the simulations before, in that distribution."""
+    """Effective sample size of the earlier simulations under that distribution."""
     change: float
     """Symmetric divergence between the posterior of the round before and this one's, in nats; NaN after the first."""
     place: float
@@ -66,7 +65,7 @@ class Round(NamedTuple):
     held_out_coverage: float
     """Share of held-out simulations in the region that should hold 95 % of them."""
     correlation: float
-    """The largest of the particles before and after their last moves."""
+    """Largest correlation of the particles between before and after their last moves."""
 
 
 class State(NamedTuple):
@@ -81,9 +80,9 @@ class State(NamedTuple):
     near: np.ndarray
     """(n,), bool: what the likelihood was learned from."""
     proposals: tuple[RoundProposal, ...]
-    """Of each round, the one that is being simulated included."""
+    """One for each round, including the one that is being simulated."""
     sizes: tuple[int, ...]
-    """Simulations of each round."""
+    """Number of simulations of each round."""
     likelihood: LocalLikelihood | None
     draws: Draws | None
     """Of the posterior so far."""
@@ -104,7 +103,7 @@ class CautiousRounds:
     num_simulations : int
         In all rounds together.
     rounds : int, optional
-        By default at most five, and fewer once the posterior has settled: then what is left is simulated in one.
+        By default at most five, and fewer once the posterior has settled: then the rest is simulated in one last round.
     estimator : LearnedLikelihood
         With settings of your own.
     sampler : ParticleSampler
@@ -182,7 +181,7 @@ class CautiousRounds:
         if is_last and (whole & ~near).any():
             newest = np.arange(len(near)) >= len(near) - len(new_parameters)
             if self._far_ones_help(rng, parameters, summaries, whole, near, newest):
-                # The region stays: a fit to few simulations far out says nothing of places beyond it.
+                # The region is kept even so: a fit to few simulations far out says nothing about places beyond it.
                 near = whole
         fit = self.estimator.fit(parameters[near], summaries[near], rng)
         learn_chance = self.estimator.fit_chance
@@ -210,8 +209,8 @@ class CautiousRounds:
     def refits(self, rng: np.random.Generator, state: State, number: int) -> list[LocalLikelihood]:
         """Return likelihoods that are learned anew from all simulations, each time with random weights of them.
 
-        A Bayesian bootstrap (Rubin 1981): with the weights vary the choices that a fit makes, which its own
-        ``replicates`` take for granted.
+        A Bayesian bootstrap (Rubin 1981): the choices of a fit vary with the weights, while its own ``replicates`` keep
+        them fixed.
         """
         known, parameters, summaries = state.likelihood, state.parameters[state.near], state.summaries[state.near]
         estimator = replace(self.estimator, num_replicates=0)
@@ -234,9 +233,9 @@ class CautiousRounds:
         return left // max(most - number, 1)
 
     def _far_ones_help(self, rng, parameters, summaries, whole, near, newest) -> bool:
-        """Return whether held-out simulations of the last round are predicted better with those outside of its region.
+        """Return whether simulations outside of the last round's region improve predictions of held-out ones from it.
 
-        Where one shape fits all, as in a linear model, they do; where each region has its own, they mislead.
+        Where one model fits everywhere, as a linear one may, they do; where regions differ, they mislead.
         """
         latest = np.flatnonzero(near & newest)
         cases = rng.permutation(latest)[: max(len(latest) // 3, 1)]
@@ -263,7 +262,7 @@ class CautiousRounds:
 
 
 def choose_power(state: State) -> tuple[float, float]:
-    """Return the largest power at which enough of the simulations still count, and their effective number."""
+    """Return the largest power at which the simulations have a sufficient effective sample size, and that size."""
     parameters = state.parameters[state.near]
     n, d = parameters.shape
     wanted = max(_EFFECTIVE_A_DIMENSION * d + _EFFECTIVE_AT_LEAST, _EFFECTIVE_SHARE * n)
@@ -285,7 +284,7 @@ def choose_power(state: State) -> tuple[float, float]:
 
 
 def log_mixture_ratio(state: State, parameters: np.ndarray) -> np.ndarray:
-    """Return the log density (m,) of where all rounds simulated, relative to the prior's."""
+    """Return the log density (m,) of the mixture that all rounds simulated from, relative to the prior's."""
     sizes = np.array(state.sizes, dtype=float)
     terms = [np.log(s / sizes.sum()) + p.log_ratio(parameters) for p, s in zip(state.proposals, sizes, strict=True)]
     return np.logaddexp.reduce(terms, axis=0)

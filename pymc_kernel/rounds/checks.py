@@ -1,12 +1,11 @@
-"""What speaks for or against the likelihood of a last round, by fits that leave out a part of the simulations each.
+"""Checks of the likelihood of the last round, by fits that each leave out a part of the simulations.
 
-**Calibration.** Whether posteriors of data sets that resemble the observation are right: simulation-based calibration,
-locally. The parameters of a simulation are one of the places that were simulated, each as likely as another before its
-data are known; so given its data, each is as likely as the likelihood says, and the rank of the true one among all,
-weighted by it, is uniform. That holds for whatever selection of data sets, and for weights of them: here those whose
-likelihood overlaps most with the observation's, weighted by that overlap. Where data say little all of them resemble
-each other, and errors of either sign would cancel in a mean over all. The likelihood of each comes from a fit to other
-simulations, so that none is judged by itself.
+**Calibration.** Are posteriors of data sets that resemble the observation right? This is simulation-based calibration,
+locally. Before its data are known, the parameters of a simulation are equally likely to be any of the simulated places.
+Given its data, each place has a probability in proportion to its likelihood, and the rank of the true place, weighted
+by these, is uniform. That holds for any selection and any weights of data sets: here those whose likelihood overlaps
+most with the observation's, weighted by that overlap. In a mean over all data sets, errors of either sign would cancel.
+The likelihood of each comes from a fit to other simulations, so that none is judged by itself.
 
 S. Talts and others, "Validating Bayesian inference algorithms with simulation-based calibration" (2018).
 """
@@ -35,23 +34,23 @@ class Calibration(NamedTuple):
     shift: np.ndarray
     """(d,), mean: how many posterior standard deviations true parameters lie above the learned mean."""
     spread: np.ndarray
-    """(d,), root mean square about it: by how much the learned posterior is too narrow."""
+    """(d,), root mean square about it: above one where the learned posterior is too narrow."""
     tails: np.ndarray
     """(2, d), shares of true parameters below the learned 5 % quantile, and above the 95 % quantile."""
 
     @property
     def shift_error(self) -> float:
-        """Standard error of the shifts, where all is right."""
+        """Standard error of the shifts, if the posterior is right."""
         return 1.0 / np.sqrt(max(self.num_cases, 1))
 
     @property
     def log_spread_error(self) -> float:
-        """Standard error of logarithms of the spreads, where all is right."""
+        """Standard error of logarithms of the spreads, if the posterior is right."""
         return 1.0 / np.sqrt(2.0 * max(self.num_cases, 1))
 
     @property
     def tail_chance(self) -> np.ndarray:
-        """Probabilities (2, d) of shares as far from 5 % as the ``tails``, on their side of it, where all is right."""
+        """Probabilities (2, d) of shares as far from 5 % as the ``tails``, on the same side, if all is right."""
         number = int(self.num_cases)
         found = np.floor(np.nan_to_num(self.tails, nan=TAIL) * number)
         fewer, more = bdtr(np.minimum(found + 1.0, number), number, TAIL), bdtrc(found - 1.0, number, TAIL)
@@ -101,7 +100,7 @@ def simulated_ranks(parameters, summaries, observed, folds, rng, log_weights=Non
 
 
 def _weights(values, own, places, cases):
-    """Return normalized likelihoods (k, m + 1) at all places, each case's own last and once."""
+    """Return normalized likelihoods (k, m + 1) at all places; each case's own place is the last, and only there."""
     joined = np.column_stack([np.where(places == cases[:, None], -np.inf, values), own])
     return softmax(joined, axis=1)
 
@@ -130,13 +129,13 @@ def summarized_ranks(ranks: np.ndarray, weights: np.ndarray) -> Calibration:
     return Calibration(size, shift, spread, tails)
 
 
-_FEWEST_MATCHES, _LEAST_SHARE = 20, 0.05  # simulations that give just the data, for their probability to be learned
-_IMPOSSIBLE = -1e12  # log probability of what is out of the question, so that a score is a number
+_FEWEST_MATCHES, _LEAST_SHARE = 20, 0.05  # fewest simulations equal to the data, to learn their probability
+_IMPOSSIBLE = -1e12  # log probability of the impossible, so that scores are finite
 _TOWARD_PRIOR = 0.5  # power of the weights that make simulated parameters draws of the prior: at 1 few would count
 
 
 class Checks(NamedTuple):
-    """What fits to parts of the simulations say of a posterior, for each parameter on the unconstrained scale."""
+    """Checks of a posterior by fits to parts of the simulations, for each parameter on the unconstrained scale."""
 
     calibration: Calibration
     """Of posteriors of simulations that resemble the observation."""
@@ -151,7 +150,7 @@ class Checks(NamedTuple):
 
 
 class _OfMatches(NamedTuple):
-    """The probability of a match as a likelihood of data that are one."""
+    """The probability of a match, as the likelihood of simulations that match."""
 
     likelihood: LocalLikelihood
 
@@ -165,9 +164,9 @@ class _OfMatches(NamedTuple):
 
 
 def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_near, learn, rng):
-    """Return the likelihood and its folds; by the probability of a match where held-out simulations speak for that.
+    """Return the likelihood and its folds; by the probability of a match if held-out simulations favor it.
 
-    It assumes nothing of the distribution of the data, and knows of simulations only whether they match.
+    That probability assumes nothing about the distribution of the data, and uses only whether simulations match.
 
     Parameters
     ----------
@@ -184,7 +183,7 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
     is_enough = matches.sum() >= max(_FEWEST_MATCHES, _LEAST_SHARE * len(matches)) and not matches.all()
     if not is_enough or (likelihood.observed != np.round(likelihood.observed)).any():
         return likelihood, folds
-    # That nothing happens, or all that can: held-out simulations do not tell how fast its probability falls.
+    # Data at an end of their range, as when nothing happens: held-out cases do not tell how fast they get rare.
     finite = summaries[np.isfinite(summaries).all(axis=1)]
     ends = finite.min(axis=0), finite.max(axis=0)
     is_extreme = np.any([likelihood.observed == end for end in ends], axis=0).all()
@@ -212,7 +211,7 @@ def _log_score(log_chance, happened):
 
 
 def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weights, draws: Draws, rng) -> Checks:
-    """Return what folds of the simulations say.
+    """Return the checks, from fits to folds of the simulations.
 
     Parameters
     ----------
@@ -229,7 +228,7 @@ def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weigh
     for _, fit in folds:
         part = fit.likelihood if likelihood.match else replace(likelihood, fit=fit)
         ratio = part(draws.positions) - draws.log_likelihood
-        if np.isfinite(ratio).any():  # the data may be impossible, as far as some of the simulations say
+        if np.isfinite(ratio).any():  # by some of the fits the data may be impossible
             means.append(normalized(np.where(np.isfinite(ratio), ratio, -np.inf)) @ draws.positions)
     if len(means) < 2:
         means = np.full((2, draws.positions.shape[1]), np.nan)

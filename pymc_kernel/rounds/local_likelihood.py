@@ -1,4 +1,4 @@
-"""The likelihood that simulations have taught, where they were made."""
+"""A likelihood learned from simulations, for the region where they were made."""
 
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -26,14 +26,14 @@ class SimulatedRegion(NamedTuple):
 class Match(NamedTuple):
     """The probability that a simulation gives just the data.
 
-    Where it is below one in as many simulations as there are, none tells how small it is: it is then no larger than the
-    learned density says.
+    Where it is below one over the number of simulations, they do not tell how small it is: then the learned density is
+    its upper bound.
     """
 
     estimate: Chance
     num_simulations: int
     drawn: Chance | None = None
-    """What the estimate might as well be, in its place."""
+    """A replicate of the estimate, used in its place."""
 
     def log_probability(self, parameters: np.ndarray, by_density: np.ndarray) -> np.ndarray:
         """Return log probabilities (m,), given those by the density (m,)."""
@@ -58,10 +58,10 @@ class LocalLikelihood:
     region : SimulatedRegion or None
         None: everywhere.
     success : Chance or None
-        That a simulation does not fail, since the data were observed; None: always.
+        Probability that a simulation does not fail, as the data did not; None: one.
     match : Match or None
-        That a simulation gives just these data, in place of the learned density of them: where they are whole numbers
-        that many simulations share, it needs no assumption on their distribution.
+        Probability that a simulation gives just these data, in place of their learned density: for whole numbers that
+        many simulations share, it needs no assumption on their distribution.
     """
 
     fit: FittedLikelihood
@@ -82,7 +82,7 @@ class LocalLikelihood:
         return impossible_as_zero(values)
 
     def replicates(self) -> list["LocalLikelihood"]:
-        """Return what the likelihood might as well be; none where the fit does not say."""
+        """Return replicates of the likelihood, which show its uncertainty; none if the fit has none."""
         parts = {"fit": self.fit, "success": self.success, "match": self.match}
         learned = {name: part for name, part in parts.items() if part is not None}
         numbers = range(self.fit.num_replicates)

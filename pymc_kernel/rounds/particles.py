@@ -1,8 +1,8 @@
 """Draws from a posterior whose log likelihood is a cheap function of many points at once, such as a learned one.
 
-Particles go from the prior to the posterior through powers of the likelihood (``smc.tempering``) by differences of each
-other (``smc.differences``), a few moves at each power and many at the last: until they have forgotten where they stood
-when they were weighted for the last time.
+Particles go from the prior to the posterior through powers of the likelihood (``smc.tempering``) by differential
+evolution (``smc.differences``), a few moves at each power and many at the last: until they no longer correlate with
+where they were when they were last resampled.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ class Prior(Protocol):
     Attributes
     ----------
     is_proper : bool
-        Whether the draws are of this density: not those of a flat prior, which are only places to begin.
+        Whether the draws are from this density. Those of a flat prior are not: they are only starting points.
     """
 
     is_proper: bool
@@ -52,16 +52,16 @@ class Draws(NamedTuple):
     log_evidence: float
     """Log of the mean of the powered likelihood over the prior."""
     correlation: float
-    """Of places, their squares and the log density before and after the last moves; the largest. 0: forgotten."""
+    """Largest rank correlation over the last moves: of places, distances from the median, log likelihood."""
     powers: tuple[float, ...]
-    """Through which the particles went, as parts of the last one."""
+    """Powers that the particles went through, as shares of the last one."""
     passed: tuple[np.ndarray, ...]
     """Particles (n, d) before each of these powers: draws of the prior first."""
 
 
 @dataclass(frozen=True)
 class ParticleSampler:
-    """Tempered particles with differential moves, at the last power at most forty of each, or ten a dimension.
+    """Tempered particles with differential moves, at most max(40, 10 d) of each particle at the last power.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ class ParticleSampler:
 
         positions = prior.draw(rng, self.num_particles)
         state = tempering.init(Evaluated(positions, *evaluate(positions)))
-        # Few moves between two looks at how much is forgotten: two turns of both kinds.
+        # Few moves between two looks at the correlation: two of each kind.
         config = tempering.Config(Differences(), max_moves=tempering.Config.min_moves, num_folds=2)
         powers, passed = [], []
         while state.inverse_temperature < 1.0:
@@ -117,9 +117,9 @@ class ParticleSampler:
 
 
 def _forget(rng, state, evaluate, chosen, config, enough, most):
-    """Return the state at a chosen power after moves, and how much particles remember.
+    """Return the state at a chosen power after moves, and the correlation of particles with where they were.
 
-    What they remember of where they stood after the first moves is looked at, which only makes more of them.
+    The correlation is with their places after the first moves, which can only lead to more moves.
     """
     num_moves, correlation, before = 0, 1.0, None
     while before is None or (num_moves + config.min_moves <= most and correlation > enough):
@@ -134,9 +134,9 @@ def _forget(rng, state, evaluate, chosen, config, enough, most):
 
 
 def _features(particles):
-    """Return ranks (n, 2 d + 1) of what is to be forgotten: places, distances from the middle, the log likelihood.
+    """Return ranks (n, 2 d + 1) of what must decorrelate: places, distances from the median, log likelihood.
 
-    Ranks, since on an unconstrained scale a few particles far out in a tail would decide over the rest.
+    Ranks, since on an unconstrained scale a few particles far out in a tail would dominate.
     """
     centered = particles.positions - np.median(particles.positions, axis=0)
     columns = np.column_stack([centered, np.abs(centered), particles.log_likelihood])

@@ -1,7 +1,7 @@
 """Surrogates of a log density, learned from draws (score matching) or from log-density values.
 
-Every estimator is a frozen set of settings with ``fit(...)``, which returns what has ``log_density`` and ``score`` on
-arrays of points.
+Every estimator is a frozen set of settings with ``fit(...)``, which returns an object with ``log_density`` and
+``score`` on arrays of points.
 """
 
 from pymc_kernel.scores.derivatives import FittedFull, Full, Nystrom

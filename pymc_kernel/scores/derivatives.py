@@ -1,4 +1,4 @@
-"""Score matching in the span of kernel derivatives: at a few points, or at all, in the whole space of functions.
+"""Score matching in the span of kernel derivatives: at a few points, or at all points, for the whole RKHS.
 
 The full kernel exponential family is the reference that the others approximate.
 """
@@ -21,8 +21,8 @@ _ROWS = 256  # at a time, each of d^2 n numbers
 class Nystrom(ScoreMatching):
     """Kernel exponential family in the span of the md functions d k(., Y_j) / d y_i, fitted by score matching.
 
-    The minimizer over that span of the loss of the full estimator, strength times the squared RKHS norm over two
-    included (Sutherland et al. 2018): coefficients (C + strength G)^-1 b with G the Gram matrix of the basis.
+    The minimizer over that span of the full estimator's loss, which includes strength times half the squared RKHS norm
+    (Sutherland et al. 2018): coefficients (C + strength G)^-1 b with G the Gram matrix of the basis.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ class Nystrom(ScoreMatching):
         return derivative_gram(self.kernel, basis, basis)
 
     def system(self, x, weights, basis, base):
-        """Return C (m d, m d) and b (m d,), from blocks of at most n / d points."""
+        """Return C (m d, m d) and b (m d,), summed over blocks of points."""
         n, d = x.shape
         m = len(basis)
         base_score = base.score(x)

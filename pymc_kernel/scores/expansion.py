@@ -67,7 +67,7 @@ def cosine_expansion(frequencies, phases, coefficients, *, center, linear, quadr
 
 
 def _of_arrays(family, a, b, *arrays):
-    """Return the expansion of arrays as compiled code was compiled for them."""
+    """Return the expansion, its arrays in the layout and type that compiled code expects."""
     return Expansion(family, a, b, *(np.ascontiguousarray(array, dtype=float) for array in arrays))
 
 

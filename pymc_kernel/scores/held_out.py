@@ -1,8 +1,8 @@
 """Scores at draws by surrogates fitted to other draws, and their errors.
 
 Each part of the draws has the scores of a surrogate q that was fitted to log densities of the other parts. At the draws
-themselves the log density of the target p is known as well, so the error of q is, up to a constant, and q / p may
-serve as weights: what is tested then is p, whatever q is (Fisher and Oates 2023).
+the log density of the target p is known, too, so the error of q is known up to a constant. With q / p as weights a test
+is one of p, whatever q is (Fisher and Oates 2023).
 """
 
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ _NUM_FOLDS = 4  # a quarter held out; the fits are four
 _BLOCKS = 5  # of each chain and fold: neighbors in a chain are alike, and should be in one fold
 _QUANTILE = 0.95  # of the errors of the log density: a single draw far out may have a huge one without harm
 _LARGEST_WEIGHT = 4.0  # times the median one: a single draw at which q is far too high must not outweigh all others
-_LARGEST_NOISY_WEIGHT = 30.0  # noise spreads weights; with a lower bound they could not correct the error of q
+_LARGEST_NOISY_WEIGHT = 30.0  # noise spreads weights; a smaller cap would leave errors of q uncorrected
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,7 +53,7 @@ class HeldOutScores:
 def chain_folds(num_chains: int, num_draws: int) -> np.ndarray:
     """Return a fold, 0 to 3, for each draw of chains one after the other, (num_chains * num_draws,).
 
-    Folds are made of blocks of draws, spread over each chain, so that each part of a chain is seen by the others.
+    Folds are made of blocks of draws, spread over each chain, so that every surrogate learns from all parts of a chain.
     """
     blocks = np.arange(num_draws) * _NUM_FOLDS * _BLOCKS // num_draws
     return np.tile(blocks % _NUM_FOLDS, num_chains)
@@ -67,11 +67,11 @@ def held_out_scores(points, values, folds, *, noisy: bool = False) -> HeldOutSco
     points : array_like (n, d)
         Draws, repeated ones included.
     values : array_like (n,)
-        Log density of the target there, up to a constant; the estimates that a pseudo-marginal chain accepted, where it
-        is only estimated: with weights of these the test is exact as well, since their noise averages out.
+        Log density of the target there, up to a constant; the estimates that a pseudo-marginal chain accepted, if it is
+        only estimated: with weights from these the test is exact as well, since their noise averages out.
     folds : array_like (n,) of int
-        A surrogate is fitted for each, to the points of the others: at least two. Points that coincide count to one
-        fold.
+        The fold of each point, at least two in all. For each fold a surrogate is fitted to the points of the others;
+        coinciding points are put in one fold.
     noisy : bool
         Whether the values are estimates.
 

@@ -1,6 +1,6 @@
 """Score matching: with finitely many random features, or with the basis k(Y_j, .), the lite kernel exponential family.
 
-What these and other estimators share: checks, the density q0 that exp(f) multiplies, and the fit.
+Also what these and other estimators share: checks, the density q0 that exp(f) multiplies, and the fit.
 """
 
 import math
@@ -87,7 +87,7 @@ def ridge_of(covariance: np.ndarray, share: float) -> np.ndarray:
 class ScoreMatching:
     """An estimator of a kernel exponential family exp(f) q0 from draws, by score matching.
 
-    Those whose f has coefficients a, say of m functions, minimize a quadratic loss: a = (C + strength R)^-1 b. They
+    If f is a sum of m functions with coefficients a, the loss is quadratic: a = (C + strength R)^-1 b. Such estimators
     define ``system``, C and b, ``penalty_matrix``, R, and ``assemble``, the surrogate with given coefficients.
 
     Parameters
@@ -154,9 +154,9 @@ class ScoreMatching:
 class Finite(ScoreMatching):
     """Kernel exponential family with f = theta @ features(x), random Fourier features of a kernel.
 
-    theta = (C + strength I)^-1 b with C the mean of the sum over dimensions of outer products of feature
-    derivatives and b minus the mean of their summed second derivatives (Strathmann 2018, section 4.2; no factor
-    one half anywhere).
+    theta = (C + strength I)^-1 b with C the mean of the sum over dimensions of outer products of feature derivatives
+    and b minus the mean of Laplacian plus grad log q0 . gradient of features (Strathmann 2018, section 4.2; no factor
+    one half).
 
     Parameters
     ----------
@@ -223,7 +223,7 @@ class Lite(ScoreMatching):
     base : {"gaussian", "uniform"}
         The base measure q0.
     num_basis : int
-        A random subset of the points makes the basis where there are more.
+        Largest size of the basis; a random subset of the points if there are more.
 
     Notes
     -----
@@ -277,7 +277,7 @@ class Lite(ScoreMatching):
         second *= first
         curvature = first.T @ second
         curvature += curvature.T
-        # NumPy sees that this product is symmetric, which costs half.
+        # NumPy recognizes this product as symmetric and computes half of it.
         square = first.T @ first
         square *= u_basis @ u_basis.T
         curvature += square

@@ -41,16 +41,16 @@ _BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
 _BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
 _BOUNDS_NUGGET_ESTIMATES = (math.log(1e-9), math.log(400.0))  # as much noise as of a log density
 _LEAST_AMPLITUDE = 1e-300  # of a constant output
-_RARE = 1e-3  # of the draws of a normal distribution have a log density too low to count as like them
+_RARE = 1e-3  # share of a normal distribution's draws that lie deeper than ``depth_of_draws``
 
 
 def window_of(num_dims: int) -> float:
-    """Return how many nats below the largest value still matter: draws of a normal distribution lie d / 2 below it."""
+    """Return how many nats below the largest value still matter: normal draws lie d / 2 below it on average."""
     return 4.0 * num_dims + 10.0
 
 
 def depth_of_draws(num_dims: int) -> float:
-    """Return by how many nats hardly any draw of a normal distribution lies below its mode.
+    """Return the depth below the mode of a normal distribution, in nats, that one draw in 1,000 exceeds.
 
     The log density of a draw is below its maximum by half a chi-squared variable.
     """
@@ -58,7 +58,7 @@ def depth_of_draws(num_dims: int) -> float:
 
 
 def log_excess(depth: np.ndarray, span: float) -> np.ndarray:
-    """Return what depths (n,) have beyond ``span``, on a log scale that begins there with a slope of one."""
+    """Return the excess of depths (n,) over ``span``, on a log scale that begins there with a slope of one."""
     return span * np.log1p(np.maximum(depth - span, 0.0) / span)
 
 
@@ -98,7 +98,7 @@ class Hyperparameters:
 
 
 def _definite(covariance):
-    """Return the lower Cholesky factor of a covariance; raises where entries are not finite."""
+    """Return the lower Cholesky factor of a covariance; raise ``ValueError`` if it has none."""
     try:
         return jittered_cholesky(covariance)
     except np.linalg.LinAlgError:
@@ -110,9 +110,9 @@ def _definite(covariance):
 class Regression:
     """Whitened points with centered values: marginal likelihood, weights and residuals for given hyperparameters.
 
-    Values (n,) are a log density. Values (n, q) are outputs of a function: they share a covariance but for an amplitude
-    each, whose best value, y'K^-1 y / n, is put into the marginal likelihood. The cost is that of one output (Gu and
-    Berger 2016, parallel partial emulation).
+    Values (n,) are a log density. Values (n, q) are outputs of a function: they share a covariance except for an
+    amplitude of each, which is set to its best value, y'K^-1 y / n. The cost is that of one output (Gu and Berger 2016,
+    parallel partial emulation).
     """
 
     def __init__(self, whitened, values, depth, kernel):
@@ -148,8 +148,7 @@ class Regression:
         fill_derivatives(*profile, squared.ravel(), value.ravel(), slope.ravel(), curvature.ravel())
         covariance = hyper.radial * value + hyper.quadratic * self.polynomial
         covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
-        # All matrices are symmetric and have their rows one after the other; LAPACK takes rows for columns, and its
-        # lower triangle is the upper one.
+        # All matrices are symmetric and row-major. LAPACK is column-major: its lower triangle is the upper one here.
         factor, info = dpotrf(covariance.T, lower=1, overwrite_a=1)
         if info != 0:
             return 1e12, np.zeros_like(logs)
@@ -204,7 +203,7 @@ class Regression:
         return pivots, solve_triangular(factor[pivots], inner, lower=True, trans=1)
 
     def compress(self, hyper, weights) -> tuple[np.ndarray, np.ndarray]:
-        """Return as few points as carry the radial part within ``_COMPRESSION``, and their coefficients.
+        """Return the fewest points that carry the radial part within ``_COMPRESSION``, and their coefficients.
 
         The projection of sum_i a_i k(., x_i) on the span of the pivots of an incomplete Cholesky factor K ~ L L' has
         the values L L'a at the points, column by column, so that the error for every rank is known at once. Smooth
@@ -228,7 +227,7 @@ class Regression:
         return order[:needed], coefficients
 
     def leave_one_out_error(self, hyper) -> float:
-        """Return the weighted root mean square of a_i / (K^-1)_ii, weights exp(-depth / 4)."""
+        """Return the root mean square of leave-one-out residuals a_i / (K^-1)_ii, weighted by exp(-depth / 4)."""
         covariance = covariance_of(hyper, self.kernel, self.whitened, self.whitened)
         covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
         inverse = cho_solve((_definite(covariance), True), np.eye(self.values.size))
@@ -250,7 +249,7 @@ def covariance_of(hyper: Hyperparameters, kernel: RadialKernel, a: np.ndarray, b
 def profile_of(kernel: RadialKernel, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Return the profile (n, m) of a kernel at scaled points (n, d) and (m, d).
 
-    By one product of matrices, which is faster than ``profile_matrix``; equal points are apart by rounding.
+    One matrix product, which is faster than ``profile_matrix``; the distance of equal points is rounding error.
     """
     squared = squared_distances(a, b)
     out = np.maximum(squared, 0.0, out=squared).ravel()
@@ -267,7 +266,7 @@ def trend_features(z: np.ndarray) -> np.ndarray:
 def learn_hyperparameters(
     data: Regression, start: Hyperparameters | None, search: bool, max_iterations: int, noisy: bool
 ) -> Hyperparameters:
-    """Return the hyperparameters with the largest marginal likelihood, length scales a priori near the distances."""
+    """Return the hyperparameters of largest marginal likelihood, with a prior on length scales near the distances."""
     d = data.num_dims
     distance = float(np.median(pdist(data.whitened))) or 1.0
     typical = -math.log(distance)
@@ -275,7 +274,7 @@ def learn_hyperparameters(
     if start is None or search:
         starts += [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
         if noisy:
-            # A short length scale explains noise as well as a nugget does; begin where the nugget does.
+            # A short length scale explains noise as well as a nugget does; this start lets the nugget do it.
             starts.append(Hyperparameters(np.full(d, 1.0 / (_STARTS[-1] * distance)), 1.0, 10.0, 1.0, 1e-4))
     nugget = _BOUNDS_NUGGET if noisy else _BOUNDS_NUGGET_EXACT
     prior_sd = _PRIOR_SD_NOISY if noisy else _PRIOR_SD

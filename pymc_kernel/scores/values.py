@@ -1,7 +1,7 @@
 """A surrogate of a log density from its values: kernel regression on every point that was ever evaluated.
 
-Score matching learns from the points that a chain visited and forgets what the log density was there; every rejected
-proposal gave its value, too. Here those numbers are regressed (a Gaussian process's posterior mean; Rasmussen 2003 ran
+Score matching learns from the points that a chain visited and ignores the log density there; rejected proposals have
+values, too. Here all values are regressed on their points (a Gaussian process's posterior mean; Rasmussen 2003 ran
 Hamiltonian trajectories along one).
 """
 
@@ -29,7 +29,7 @@ from pymc_kernel.scores.value_regression import (
     window_of,
 )
 
-_LEAST_POINTS = 20  # beyond five a dimension: fewer do not fix the kernel's settings
+_LEAST_POINTS = 20  # in addition to five a dimension: fewer do not determine the kernel's settings
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +62,12 @@ class Values:
     """Kernel regression on log-density values: kernel = radial + quadratic polynomial, noise by depth.
 
     The quadratic makes Gaussian targets exact. The radial part has a length scale for every whitened coordinate, so
-    that directions in which the log density is quadratic cost no points. Exact values in so many dimensions that a
-    quadratic has more coefficients than ``learn_points`` (24 by default) are first fitted by a quadratic alone, once
-    there are as many values as coefficients, and the kernels fit the residuals. Two kinds of noise: a nugget (the noise
-    of estimated densities), and one that grows in proportion to the depth below the bulk, since an error of one matters
-    where the density is high and not where it is nearly zero. All settings are chosen by the marginal likelihood with
-    its exact gradient.
+    that directions in which the log density is quadratic cost no points. In so many dimensions (24 by default) that a
+    quadratic has more coefficients than ``learn_points``, exact values are first fitted by a quadratic alone, once
+    there are 2 d more values than coefficients, and the kernels fit the residuals. Two kinds of noise: a nugget (the
+    noise of estimated densities), and one that grows in proportion to the depth below the bulk, since an error of one
+    matters where the density is high and not where it is nearly zero. All settings are chosen by the marginal
+    likelihood with its exact gradient.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class Values:
         values : array_like (n,)
             Log density at the points, estimated or exact. Minus infinity and NaN are left out.
         rng : numpy.random.Generator, optional
-            Draws the subsets where there are more points than ``num_basis`` or ``learn_points``.
+            Draws the subsets where there are more points than ``max_values`` or ``learn_points``.
         mean, factor : ndarray (d,), (d, d), optional
             Of the whitened coordinates z = factor^-1 (x - mean); those of the points by default.
         start : Hyperparameters, optional
@@ -129,7 +129,7 @@ class Values:
         n, d = points.shape
         if values.shape != (n,):
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")
-        # With more coefficients than the hyperparameters are learned from, a quadratic is fitted by itself.
+        # A quadratic with more coefficients than ``learn_points`` is fitted by itself first.
         needs_trend = not noisy and _num_coefficients(d) > self.learn_points
         fewest_for_trend = _num_coefficients(d) + 2 * d
         kept = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)

@@ -1,8 +1,7 @@
 """Differential evolution: steps along differences of other particles, for targets of any shape and many modes.
 
 ter Braak (2006), with pairs from other folds than that of the particle that moves, so that detailed balance is exact.
-In turn with these: a place of its own by a mixture of normals fitted to the others, which forgets where the particle
-was.
+These steps alternate with independent proposals from a mixture of normals fitted to the other folds.
 """
 
 import math
@@ -18,7 +17,7 @@ from pymc_kernel.smc.moves import Evaluated, Proposals, Scaled, following
 
 _TARGET_ACCEPT = 0.3  # of steps along differences
 _JITTER = 1e-3  # of a difference, so that finitely many of them reach every place
-_LARGEST_LOG_SCALE = 50.0  # of steps on a target without an end, so that factors stay finite
+_LARGEST_LOG_SCALE = 50.0  # of steps on an unbounded target, so that factors stay finite
 _MAX_POINTS = 3000  # that a mixture is fitted to
 _POINTS_A_NUMBER = 6.0  # points for each number of a component's mean and covariance, at least
 _MAX_COMPONENTS = 32
@@ -60,10 +59,10 @@ class NormalMixture(NamedTuple):
 
 @one_blas_thread
 def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> NormalMixture:
-    """Return a mixture with heavier tails than the positions (n, d), its parts from k-means.
+    """Return a mixture with heavier tails than the positions (n, d), its components from k-means.
 
-    Hard parts, rather than those of maximum likelihood: they need no iterations that may end in a point, and a
-    proposal is corrected for by its density anyway. O(n d k).
+    Hard assignments, not maximum likelihood: EM may collapse to a point, and the acceptance step corrects for the
+    density of the proposal anyway. O(n d k).
     """
     n, d = positions.shape
     some = positions if n <= _MAX_POINTS else positions[rng.choice(n, _MAX_POINTS, replace=False)]
@@ -73,7 +72,7 @@ def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> NormalMixtur
     overall = np.atleast_2d(np.cov(scaled.T)) + 1e-9 * np.eye(d)
     numbers = d + d * (d + 1) / 2
     count = int(np.clip(len(some) / (_POINTS_A_NUMBER * numbers), 1, _MAX_COMPONENTS))
-    count = min(count, len(np.unique(scaled[:, 0])))  # particles that never moved may be few places
+    count = min(count, len(np.unique(scaled[:, 0])))  # particles that never moved may have few places
     labels = np.zeros(len(some), dtype=int)
     if count > 1:
         with warnings.catch_warnings():
@@ -85,7 +84,7 @@ def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> NormalMixtur
     within = _RIDGE * np.diag(np.diag(overall)) + sum(squares) / len(some)
     means, covariances, weights = [np.zeros(d), *centers], [_WIDE * overall], [_WIDE_SHARE]
     for part, square in zip(parts, squares, strict=True):
-        # As if there were d + 1 more points of the mean shape of all parts.
+        # Shrunk to the pooled covariance, as if by d + 1 more points.
         covariances.append(_INFLATION * (square + (d + 1) * within) / (len(part) + d + 1))
         weights.append((1.0 - _WIDE_SHARE) * len(part) / len(some))
     scale = np.outer(spread, spread)
@@ -99,14 +98,14 @@ class Pairs(NamedTuple):
     mixture: NormalMixture
     log_scale: float  # of steps along differences
     num_adapted: int
-    is_anew: bool  # whether the next move is a place of its own
+    is_anew: bool  # whether the next move is an independent proposal
 
 
 class Differences(Scaled):
     """Steps along the differences of other particles."""
 
     def fit(self, rng, particles: Evaluated, evaluated, inverse_temperature, learned: Pairs | None, shared=None):
-        """Return the differences of these particles; scale and turn go on from those before."""
+        """Return the differences of these particles; the scale and the kind of the next move carry on."""
         positions = particles.positions
         differences = positions - positions[rng.permutation(len(positions))]
         mixture = fit_mixture(rng, positions)
@@ -128,7 +127,7 @@ class Differences(Scaled):
         return Proposals(positions + steps, np.zeros(n), np.ones(n, dtype=bool))
 
     def adapt(self, learned: Pairs, proposals: Proposals, accept_prob: np.ndarray) -> Pairs:
-        """Return what was learned with the scale moved by the mean acceptance of differences, and the other turn."""
+        """Return what was learned, its scale moved by the acceptance of differences; the other kind of move is next."""
         if learned.is_anew:
             return learned._replace(is_anew=False)
         rate = 2.0 * (1.0 + learned.num_adapted) ** -0.5

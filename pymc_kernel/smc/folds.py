@@ -6,11 +6,11 @@ too far apart take long steps and mix. On average they stay too close together a
 a fifth to a third for 100 particles in nine dimensions and five moves a stage, twelve times too large in twenty
 dimensions with ten moves. Given the other parts, the transition of a part is fixed. Descendants stay in the part of
 their ancestors, from the first stage on: with close relatives in other parts a part would in effect learn from itself,
-and where parts were made anew the evidence was still 1.6 times too large in twenty dimensions.
+and with parts drawn anew at each stage the evidence was still 1.6 times too large in twenty dimensions.
 
 The surrogate of the Hamiltonian move is the exception: where it learns from values, all parts share the one that is
-fitted to all evaluations, as a value says the same whoever was there. Its evidence of 100 particles in nine dimensions
-was .9 % too large, with a standard error of 1.5 % (150 runs).
+fitted to all evaluations, as a value does not depend on which particle evaluated it. Its evidence of 100 particles in
+nine dimensions was .9 % too large, with a standard error of 1.5 % (150 runs).
 """
 
 from itertools import pairwise
@@ -35,7 +35,7 @@ def split(num_particles: int, num_folds: int) -> np.ndarray:
 
 
 def descend(edges: np.ndarray, ancestors: np.ndarray, num_folds: int) -> np.ndarray:
-    """Return the edges of the folds of the descendants: of each fold those of its members, as far as there are any.
+    """Return the edges of the folds of descendants, which stay in the folds of their ancestors; empty folds vanish.
 
     A fold that has become so large that the others are too few to learn from is split in the middle, between two
     families. The rows of the ancestors (n,) are in increasing order: members of a family and of a fold are neighbours.
@@ -90,7 +90,7 @@ def propose(rng: np.random.Generator, moves: Moves, positions: np.ndarray, fitte
 
 
 def adapt(moves: Moves, fitted: Fitted, proposals: Proposals, accept_prob: np.ndarray) -> Fitted:
-    """Return what was learned after a move of all particles: all folds follow the acceptance of all.
+    """Return what was learned after a move of all particles; each fold's scale follows the acceptance of all.
 
     The scale is one number, and learning it from the particles that it moves has not measurably biased the evidence.
     """

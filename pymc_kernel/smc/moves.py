@@ -101,7 +101,7 @@ class Walk(Scaled):
     Parameters
     ----------
     learn_covariance, learn_scale : bool
-        Without either it is the plain walk with covariance nu^2 I.
+        With neither it is the plain walk with covariance nu^2 I.
     scale : float, optional
         nu at the start; 2.38 / sqrt(d) by default.
     target_accept : float
@@ -159,7 +159,7 @@ class Kameleon(Scaled):
     config : kameleon.Config
         Kernel, number of basis points (``num_basis``), widths, target acceptance.
     learning_rate : float, optional
-        As of :class:`Walk`.
+        As in :class:`Walk`.
 
     Notes
     -----
@@ -220,10 +220,10 @@ class HamiltonianFit(NamedTuple):
 class Hamiltonian:
     """Chains of Hamiltonian trajectories along a surrogate of the tempered log density.
 
-    Some Hamiltonian transitions on the surrogate alone (1 to 32, as many as decorrelate the particles there) are one
-    proposal, accepted with the ratio of the tempered density to the surrogate (Liu 2001, section 9.4.3): one evaluation
-    a move. The surrogate learns from all evaluations, rejected proposals included: prior and likelihood are kept
-    separately, so that an evaluation at one temperature gives the tempered density at every other.
+    A proposal is a chain of 1 to 32 Hamiltonian transitions on the surrogate alone, as many as decorrelate the
+    particles there. It is accepted with the ratio of tempered density to surrogate (Liu 2001, section 9.4.3): one
+    evaluation a move. The surrogate learns from all evaluations, rejected proposals included: prior and likelihood are
+    kept separately, so that an evaluation at one temperature gives the tempered density at every other.
 
     Parameters
     ----------
@@ -249,8 +249,8 @@ class Hamiltonian:
     def fit(self, rng, particles, evaluated, inverse_temperature, learned: HamiltonianFit | None, shared=None):
         """Return a surrogate of the density at this temperature; without one where the fit fails.
 
-        One that is ``shared``, fitted to the same evaluations for other particles, is taken over, but for the walk,
-        unless the estimator learns from the particles.
+        A ``shared`` one, fitted to the same evaluations for other particles, is reused with a walk of their own, unless
+        the estimator learns from the particles.
         """
         shape = self.walk.fit(rng, particles, evaluated, inverse_temperature, None if learned is None else learned.walk)
         if shared is not None and self.surrogate.learns_from == "values":

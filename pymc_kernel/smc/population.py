@@ -38,11 +38,11 @@ from pymc_kernel.smc.weights import (
     resample,
 )
 
-# Of the proposals, nu in units of 2.38 / sqrt(d): narrow ones lose tails, wide ones draws.
+# Of the proposals, nu in units of 2.38 / sqrt(d): narrow ones miss tails, wide ones waste draws.
 _SCALES = (0.35, 0.7, 1.0, 1.4)
-_SAFE_SHARE = 0.05  # of every scale
+_SAFE_SHARE = 0.05  # of every scale, at least
 _LEARNED_SHARE = 0.25  # of the particles: the effective sample size of the tempered weights for learning
-_LARGEST_DRIFT = 2.0  # in standard deviations of the proposal
+_LARGEST_DRIFT = 2.0  # in standard deviations of the weighted draws
 _ROWS = 256  # of the distances between draws and particles that each thread has in memory at a time
 
 
@@ -60,7 +60,7 @@ class Config:
     surrogate : Finite
         Of the learned score.
     weights : {"mixture", "own"}
-        The density that a draw is weighted by: of the mixture over all particles, O(n^2 d), or of its own particle.
+        The proposal density in a draw's weight: of the mixture over all particles, O(n^2 d), or of its own particle.
     """
 
     drift: str | Callable = "kernel"
@@ -90,15 +90,15 @@ class State(NamedTuple):
 class Info(NamedTuple):
     """What an iteration reports."""
 
-    effective_share: float  # of its own weights
-    log_evidence: float  # log mean of its own weights
-    drift: float  # mean length of the drift, in standard deviations of the cloud
+    effective_share: float  # of this iteration's weights
+    log_evidence: float  # log mean of this iteration's weights
+    drift: float  # mean length of the drift, in standard deviations of the weighted draws
     mean_scale: float  # mean nu, in units of 2.38 / sqrt(d)
 
 
 @one_blas_thread
 def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarray) -> State:
-    """Return the first state, from draws with their importance weights: of the prior, say, and the likelihood.
+    """Return the first state, from draws and importance weights, such as those of the prior and the likelihood.
 
     Raises ``ValueError`` where no draw has a finite weight.
     """
@@ -184,7 +184,7 @@ def step(
 
 
 def _tempered(log_weights, num_particles):
-    """Return tempered weights for learning and resampling: to a power at which enough draws count.
+    """Return tempered weights for learning and resampling: to a power with a sufficient effective size.
 
     At first nearly all weight may be on one draw. The power is the largest, at most one, with an effective size of a
     quarter of the particles (nonlinear importance sampling, Koblents and Miguez 2015); estimates use the true weights.
@@ -216,7 +216,7 @@ def _score(rng, state, weights, factor, config):
 
 
 def _drift(particles, score_of, factor, drift_size):
-    """Return delta Sigma grad f at the particles, cut where it is longer than the proposal is wide."""
+    """Return delta Sigma grad f at the particles, cut to two standard deviations of the weighted draws."""
     if score_of is None:
         return np.zeros_like(particles)
     score = np.asarray(score_of(particles))

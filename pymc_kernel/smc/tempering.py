@@ -1,8 +1,8 @@
 """Sequential Monte Carlo from a prior to a posterior through powers of the likelihood, on arrays.
 
 Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the effective sample size. Moves are learned
-from particles other than those that they move, see ``folds``. The states between the first and the last of a stage take
-no part (as in the waste-free SMC of Dau and Chopin 2022): they made neither draws nor evidence better, see
+from particles other than those that they move, see ``folds``. The states between the first and the last of a stage are
+not used (unlike in the waste-free SMC of Dau and Chopin 2022): they made neither draws nor evidence better, see
 ``benchmarks.ablations``.
 """
 
@@ -103,7 +103,7 @@ class Info(NamedTuple):
     correlation: float  # between before and after, largest over coordinates
     num_moves: int
     scale: float
-    num_evaluations: int  # of this stage, that of the first particles not counted
+    num_evaluations: int  # of this stage, without those of the first particles
 
 
 def init(particles: Evaluated) -> State:
@@ -176,7 +176,7 @@ def rejuvenate(
     start = state.particles.take(ancestors)
     particles, evaluated, learned, measures = _move(rng, start, ancestors, evaluate, target, state, config)
     share = 1.0 / (n * float((weights**2).sum()))
-    # Positions, not indices: particles that have not moved since they had one ancestor are at one place.
+    # Positions, not indices: descendants of one ancestor that have not moved since count once.
     distinct = np.unique(start.positions[:, 0]).size / n
     info = Info(target, gained, share, distinct, *measures, config.moves.scale_of(learned.learned[0]), measures[-1] * n)
     evidence = state.log_evidence + gained

@@ -53,7 +53,7 @@ def normalized(log_weights: np.ndarray) -> np.ndarray:
 
 
 def effective_share(log_weights: np.ndarray) -> float:
-    """Return (sum w)^2 / (n sum w^2), the effective sample size over n, in [1 / n, 1]; 0 where all weights are."""
+    """Return (sum w)^2 / (n sum w^2), the effective sample size over n, in [1 / n, 1]; 0 if all weights are 0."""
     log_weights = _checked(log_weights, "log_weights")
     if log_weights.max() == -np.inf:
         return 0.0
@@ -63,12 +63,12 @@ def effective_share(log_weights: np.ndarray) -> float:
 def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wanted_share: float) -> float:
     """Return the next inverse temperature, at most one, by bisection.
 
-    It is the one at which the effective share of the particles whose likelihood is not zero is ``wanted_share``.
+    There the effective share of particles with positive likelihood is ``wanted_share``; at one, 0.9 of it is enough.
 
     Parameters
     ----------
     log_likelihood : ndarray (n,)
-        Of equally weighted particles at ``inverse_temperature``; -inf says zero.
+        Of equally weighted particles at ``inverse_temperature``; -inf for a likelihood of zero.
 
     Raises
     ------

@@ -44,8 +44,8 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
         In standardized coordinates; :func:`default_kernel` by default.
     statistic : {"V", "U"}
-        "V" averages over all pairs and is never negative; "U" leaves each draw with itself (and its repeats) out and
-        has expectation zero for independent draws from the target.
+        "V" averages over all pairs and is never negative; "U" leaves out pairs of a draw with itself (and its repeats)
+        and has expectation zero for independent draws from the target.
     how : {"straighten", "whiten", "scale", "none"}
         Coordinates, see :func:`standardize`. The discrepancy depends on them.
 

@@ -74,8 +74,8 @@ def merge_repeats(chains: ScoredChains) -> ScoredChains:
     """Return the different draws of positive weight, each where it comes first, with the weight of all its repeats.
 
     Importance resampling and rejected proposals repeat draws. A sum over draws is the same with repeats as with
-    weights; its variance is that of as many terms as there are different draws. Scores of equal draws are averaged:
-    they differ where variables that are not looked at do.
+    weights; its variance is that of a sum over the different draws. Scores of equal draws are averaged: they may differ
+    if other variables, not looked at, do.
     """
     _, first, index = np.unique(chains.draws, axis=0, return_index=True, return_inverse=True)
     if first.size == len(chains.draws) and chains.weights.min() > 0.0:
@@ -105,9 +105,9 @@ def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
         "scale" divides each coordinate by its standard deviation. "whiten" removes the correlations, too, by the
         symmetric root of their matrix: of all whitenings the one whose coordinates are closest to the parameters
         (Kessy, Lewin and Strimmer 2018, ZCA-cor), so that a coordinate can still be called by its name. "straighten"
-        divides coordinates whose scale clearly depends on another one by that scale before (a funnel's), stretches or
-        shrinks tails that are clearly not normal after (see ``stein/straighten.py``), and is the same as "whiten" where
-        there are none.
+        first divides coordinates by their scale if it clearly depends on another one (as in a funnel), then whitens,
+        then stretches or shrinks tails that are clearly not normal (see ``stein/straighten.py``). It is the same as
+        "whiten" where there is neither.
 
     Raises
     ------
@@ -153,7 +153,7 @@ def _whitened(draws, scores):
 def autocorrelation(draws: np.ndarray, lengths: tuple[int, ...], weights: np.ndarray | None = None):
     """Return a function from a lag to the largest autocorrelation of a coordinate, pooled over chains.
 
-    Of the terms of weighted means, where draws have weights (n,).
+    With weights (n,) of the draws it is that of the terms of weighted means.
     """
     weights = np.ones(len(draws)) if weights is None else weights
     edges = np.cumsum(lengths)[:-1]

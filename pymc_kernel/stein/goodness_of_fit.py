@@ -14,7 +14,7 @@ from pymc_kernel.stein.draws import as_chains, autocorrelation, choose_thinning,
 
 _INDEPENDENT = 0.5  # probability that the sign of the wild bootstrap flips from one draw to the next: independent signs
 _CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2014): signs that hold for ten draws
-_NO_CORRELATION = 0.05  # autocorrelation of draws that count as independent, beyond its standard error
+_NO_CORRELATION = 0.05  # autocorrelation of draws that count as independent, beyond two standard errors
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class KSDTest:
     ksd : float
         The discrepancy (the root of the V-statistic), in standardized coordinates.
     p_value : float
-        (1 + replicates at least as large) / (1 + replicates). With tests of each coordinate, of all coordinates
-        together and the one that is furthest off: the smaller of both, corrected for the choice.
+        (1 + replicates at least as large) / (1 + replicates). If each coordinate is tested as well: the smaller one of
+        the joint test and of the coordinate that is furthest off, corrected for the choice.
     null : ndarray (replicates,)
-        Discrepancies of the same draws with random signs: of right draws, what others of their kind would have.
+        Discrepancies of the same draws with random signs: if the draws are right, its null distribution.
     null_quantiles : ndarray (2,)
         5 % and 95 % of ``null``. They grow with the errors of the draws: to compare sizes, take ``normal_ksd``.
     normal_ksd : float
-        What as many independent draws of a normal distribution would have (root mean square).
+        Root mean square discrepancy of as many independent draws of a normal distribution.
     shares : ndarray (d,)
-        What each coordinate contributes to the square, of one in all.
+        Share of each coordinate in the square of ``ksd``; they sum to one.
     margins : ndarray (d,) or None
-        How far off each coordinate is by itself, squared, in units of standard errors; where asked for.
+        Deviation of each coordinate by itself, squared, in units of standard errors; None unless asked for.
     margin_p_values : ndarray (d,) or None
-        Of each coordinate by itself, corrected for all tests there are: if the draws are right, the chance that any is
-        below a level, ``p_value`` included, is that level.
+        Of each coordinate by itself, corrected for all tests: if the draws are right, the chance that any of them,
+        ``p_value`` included, is below a level is that level.
     margin_null : ndarray (d, replicates) or None
         As ``null``, of ``margins``.
     num_draws : int
@@ -92,7 +92,7 @@ def check_settings(num_replicates, thin, flip_probability) -> None:
 
 
 def choose_flip_probability(draws: np.ndarray, lengths: tuple[int, ...], lag: int = 1, weights=None) -> float:
-    """Return 1/2 where no coordinate's autocorrelation at the lag is above 0.05 and its noise, else 0.1.
+    """Return 1/2 where no coordinate's autocorrelation at the lag exceeds 0.05 by two standard errors, else 0.1.
 
     The latter is what Chwialkowski et al. (2016) recommend for thinned chains.
     """
@@ -120,12 +120,12 @@ def ksd_test(
     Parameters
     ----------
     draws, scores : array_like (n, d) or (chain, draw, d)
-        Chains are in their own rows; the draws of each in their order. A draw that is repeated, as after importance
+        Each chain has a row of its own, with its draws in order. A draw that is repeated, as after importance
         resampling, counts as one with a weight.
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
         In standardized coordinates. By default the inverse multiquadric with length scale one.
     num_replicates : int
-        Of the wild bootstrap; the p-value is a multiple of one over one more.
+        Of the wild bootstrap; the p-value is a multiple of 1 / (num_replicates + 1).
     thin : int or "auto"
         One in ``thin`` different draws is kept. "auto": so that no coordinate's autocorrelation is a quarter or more.
     flip_probability : float in (0, 0.5] or "auto"
@@ -133,13 +133,13 @@ def ksd_test(
     max_draws : int, optional
         At most as many draws are kept by ``thin="auto"``.
     coordinates : bool
-        Whether each coordinate is tested by itself as well, by the kernel of it alone. This finds errors of single
+        Whether each coordinate is tested by itself as well, with the kernel on it alone. This finds errors of single
         coordinates in any dimension, where the joint test loses its power.
     how : {"straighten", "whiten", "scale", "none"}
         Coordinates, see :func:`standardize`.
     weights : array_like (n,) or (chain, draw), optional
-        Where the scores are those of another density q than that of the target p: q / p at the draws, up to a constant.
-        Then the draws are tested against p whatever q is, with less power the further q is from p.
+        If the scores are those of a density q instead of the target p: q / p at the draws, up to a constant. Then the
+        draws are tested against p whatever q is, with less power the further q is from p.
     rng : numpy.random.Generator, optional
         For the signs; seed 0 by default, so that the same draws have the same p-value.
 
@@ -200,8 +200,8 @@ def ksd_test(
 def corrected(joint: np.ndarray, margins: np.ndarray) -> tuple[float, np.ndarray]:
     """Return the p-value of all tests together, and those of the margins (d,), corrected for all tests.
 
-    ``joint`` (1 + R,) and ``margins`` (d, 1 + R) hold observed values, then replicates. Those of different margins are
-    compared after a root that makes sums of squares nearly normal (Wilson and Hilferty 1931).
+    ``joint`` (1 + R,) and ``margins`` (d, 1 + R) hold observed values, then replicates. Values of different margins are
+    compared after a cube root, which makes sums of squares nearly normal (Wilson and Hilferty 1931).
     """
     smallest = _num_as_large(joint, joint)
     if not len(margins):
@@ -226,9 +226,9 @@ def _num_as_large(values, among):
 _ROWS = 512  # of a block of the kernel
 _COLUMNS = 2048  # of the same block: 8 MB
 _REMAINDER = 1e-4  # of the diagonal, and so at most of a form's mean under random signs
-# Of the trace. Of 24 sets of 2,000 normal draws in 20 dimensions, one spread at .9 (1.1): 20 (17) were rejected without
-# the second moments, 23 (23) with .3, 23 (24) with .1; of 80 right sets of 400 draws of eight schools 8, 7 and 13 were,
-# by the margins alone at 5 %.
+# Of the trace. Of 24 sets of 2,000 normal draws in 20 dimensions, one standard deviation .9 (1.1), 20 (17) were
+# rejected without the second moments, 23 (23) with .3, 23 (24) with .1; of 80 right sets of 400 draws of eight schools
+# 8, 7, 13 were rejected, by the margins alone at 5 %.
 _RIDGE = 0.3
 
 
@@ -255,7 +255,7 @@ def quadratic_forms(stein: tiles.Stein, signs: np.ndarray, weights: np.ndarray |
                 part = buffer[: height * (columns.stop - first)].reshape(height, -1)
                 tiles.fill_here(stein, rows, first // tiles.TILE, part)
                 if first == rows.start:
-                    part[:, :height] *= 0.5  # the diagonal block: both halves are there
+                    part[:, :height] *= 0.5  # the diagonal block holds both halves
                 product += part @ (weights[columns, None] * signs[columns])
             forms[b] = 2.0 * np.einsum("ir,ir->r", weights[rows, None] * signs[rows], product)
 
@@ -264,7 +264,7 @@ def quadratic_forms(stein: tiles.Stein, signs: np.ndarray, weights: np.ndarray |
 
 
 def margin_forms(stein: tiles.Stein, signs: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """Return how far off each coordinate is by itself, (d, R), for each column of ``signs`` (n, R) and weights (n,).
+    """Return the deviation of each coordinate by itself, (d, R), for each column of ``signs`` (n, R) and weights (n,).
 
     It is n m' (C + r tr(C) I)^-1 m for the mean m of the Stein kernel's features, signed, and their second moments C:
     in units of standard errors, so that features of large variance do not hide errors of the others. Features are a

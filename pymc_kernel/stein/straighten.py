@@ -9,7 +9,7 @@ are divided by a scale that depends on their "driver" j:
 
     x_i' = (x_i - m_i) exp(-g_i),   g_i = a_i + b_i u + c_i sqrt(1 + u^2),   u = (x_j - center) / spread,
 
-m_i linear in "free" coordinates k, which are neither. Of a density p with scores s,
+m_i linear in "free" coordinates k, neither driven nor j. For a density p with scores s,
 
     s_i' = s_i exp(g_i),   s_j' = s_j + sum_i dg_i/dx_j (s_i (x_i - m_i) + 1),   s_k' = s_k + sum_i s_i dm_i/dx_k.
 
@@ -20,7 +20,7 @@ apart in units of the length scale, so that a discrepancy hardly detects errors 
 
     T(u) = (exp(a w) - exp(-b w)) / (a + b),   w = asinh(u),
 
-which grows as u^a above and as |u|^b below; a = b = 1 leaves it as it is. Of a density with score s in u,
+which grows as u^a above and as |u|^b below; a = b = 1 leaves it as it is. For a density with score s in u,
 
     s' = (s - T'' / T') / T'.
 """
@@ -28,12 +28,12 @@ which grows as u^a above and as |u|^b below; a = b = 1 leaves it as it is. Of a 
 import numpy as np
 
 _FEWEST_DRAWS = 50  # with fewer, scales cannot be estimated
-_EVIDENCE = 20.0  # twice the log-likelihood ratio; with 4 log d for all pairs, a false alarm in exp(10) of normal draws
+_EVIDENCE = 20.0  # twice the log-likelihood ratio; with 4 log d for all pairs, a false alarm in exp(10) normal samples
 _FLOOR = 0.05  # added to squared scores before the logarithm, in medians: a score may happen to be zero
 _GAIN = 10.0, 5.0  # nats by which all draws must come closer to a normal distribution: per step, and per coordinate
 _MAX_LOG_SCALE = 50.0  # a coordinate whose scale changes by more is left alone
 _BOUND = 3.0  # of coordinates in robust units, where drivers are looked for: one outlier must not look like one
-_RIDGE = 1e-6  # of columns of length one
+_RIDGE = 1e-6  # for columns of length one
 _MAX_ITERATIONS, _TOLERANCE = 20, 1e-3  # of the robust regression
 _POWERS = 2.0 ** (0.5 * np.arange(-4, 3))  # of tails; a half is right for an exponential one
 _MOST_DRAWS = 2000  # that the powers are chosen by
@@ -48,10 +48,10 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
 
     Notes
     -----
-    A driver's coordinates are divided only where this lowers 1/2 log det E[s s'] + E log det dx'/dx, which by Stam's
-    inequality is smallest where x' is normal, by more than chance explains, and 1/2 log det cov(x') - E log det dx'/dx,
-    too, so that draws and scores agree: scores of the wrong draws must not bend the map. Otherwise draws and scores are
-    returned unchanged, as for normal draws. O(n d^2) time.
+    A driver's coordinates are divided under two conditions. Division lowers 1/2 log det E[s s'] + E log det dx'/dx,
+    which by Stam's inequality is smallest for normal x', by more than chance explains. It also lowers 1/2 log det
+    cov(x') - E log det dx'/dx, so draws and scores agree: scores of the wrong draws must not bend the map. Otherwise
+    draws and scores are returned unchanged, as for normal draws. O(n d^2) time.
     """
     n, d = draws.shape
     if d == 1 or n < max(_FEWEST_DRAWS, 2 * d + 1):
@@ -83,9 +83,9 @@ def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.nd
 
 
 def choose_drivers(draws: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Return for each coordinate (d,) the one that its scale depends on most, -1 for none.
+    """Return for each coordinate (d,) its driver, the one that its scale depends on most; -1 for none.
 
-    A driver has none itself; of two that claim each other, the stronger claim wins.
+    A driver has none itself; if each of two may drive the other, the stronger evidence wins.
     """
     n, d = draws.shape
     center, spread = _robust(draws)
@@ -116,11 +116,11 @@ def choose_drivers(draws: np.ndarray, scores: np.ndarray) -> np.ndarray:
 def divide(draws, scores, driver: int, driven: np.ndarray, free: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     """Return draws and scores with the coordinates ``driven`` divided by their scale, and E log det dx'/dx.
 
-    Scales by regression of log squared scores, repeated on what is left of them. Centers have slopes by least squares
-    of the scores that the free coordinates are left with, and constants by what draws and scores say together: of a
-    normal distribution with scale e^g, x + e^(2 g) s is its center, at every draw. So the draws in the neck, which
-    alone fix it as closely as is needed there, are not fitted; least squares would make the scores of as many draws
-    nearly zero as there are centers, and a test of the same draws would reject too often.
+    Scales come from a regression of log squared scores, repeated on the residuals. Slopes of the centers minimize the
+    squared scores that free coordinates are left with. Constants come from draws and scores together: for a normal
+    distribution with scale e^g, x + e^(2 g) s is its center at every draw. They are not fitted by least squares: only
+    draws in the neck would determine them, as many scores as there are centers would be nearly zero, and a test of the
+    same draws would reject too often.
     """
     center, spread = _robust(draws[:, driver])
     u = (draws[:, driver] - center) / spread
@@ -136,7 +136,7 @@ def divide(draws, scores, driver: int, driven: np.ndarray, free: np.ndarray) -> 
     pulled = np.exp(2.0 * growth) * s
     middle, mean = (weights * x).sum(axis=0), (weights * pulled).sum(axis=0)
     variance = (weights * (pulled - mean) ** 2).sum(axis=0)
-    # The scale is known up to a factor.
+    # So far the scale is known only up to a factor.
     factor = -(weights * (x - middle) * (pulled - mean)).sum(axis=0) / np.where(variance > 0.0, variance, 1.0)
     off = x - middle - factor * mean
     moved, pulled = draws.copy(), scores.copy()
@@ -184,7 +184,7 @@ def _log_squares(scores):
 
 
 def _log_information(scores):
-    """Return 1/2 log det E[s s'], its directions without any score left out."""
+    """Return 1/2 log det E[s s'], coordinates whose scores are all zero left out."""
     length = np.sqrt((scores**2).mean(axis=0))
     scaled, length = scores[:, length > 0.0] / length[length > 0.0], length[length > 0.0]
     matrix = scaled.T @ scaled / len(scores) + _RIDGE * np.eye(len(length))
@@ -192,7 +192,7 @@ def _log_information(scores):
 
 
 def normal_margins(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return draws and scores (n, d), with coordinates stretched whose margins are clearly not normal.
+    """Return draws and scores (n, d), with those coordinates stretched whose margins are clearly not normal.
 
     Notes
     -----

@@ -6,9 +6,9 @@ over coordinates of
     h_i(x, y) = a_i b_i phi(s) + 2 phi'(s) ((b_i - a_i) u_i / l_i - 1 / l_i^2) - 4 phi''(s) u_i^2 / l_i^2,
 
 which is (a_i + d/dx_i)(b_i + d/dy_i) applied to k. With one length scale for all coordinates, the points are divided
-and the scores multiplied by it beforehand, so that three sums over coordinates are all there is: of u_i^2,
-(b_i - a_i) u_i and a_i b_i. Columns are stored a tile after the other, coordinates as rows of a tile, point and score
-in turn, so that the inner loops run over them in the processor's vector registers.
+and the scores multiplied by it beforehand, so that only three sums over coordinates are needed: of u_i^2,
+(b_i - a_i) u_i and a_i b_i. Columns are stored tile by tile, coordinates as rows of a tile, point and score in turn, so
+that the inner loops run over them in the processor's vector registers.
 """
 
 from typing import NamedTuple
@@ -21,9 +21,9 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 
 TILE = 64  # columns, whose coordinates stay in the first cache up to 30 of them
-# Without the sums being reordered, so that they are the same on every machine that has fused multiply-add.
+# Sums are not reordered, so that they are the same on every machine that has fused multiply-add.
 compiled_sums = compiled(fastmath={"contract"})
-_LARGEST_SQUARE = 1e36  # of a distance, for which the root may begin in single precision
+_LARGEST_SQUARE = 1e36  # squared distance up to which the root may begin in single precision
 
 
 class Stein(NamedTuple):
@@ -92,7 +92,7 @@ def write_block(stein, start, stop, t, out):
     points, scores, tile, inverse, uniform = stein.points, stein.scores, stein.packed[t], stein.inverse, stein.uniform
     d, trace = points.shape[1], (inverse**2).sum()
     # Sums over coordinates of u^2, (b - a) u v, a b and (u v)^2, v the inverse length scale, and the profile there.
-    # In arrays made here the compiler knows that they do not overlap, without which it does not use the registers.
+    # Arrays are made here, so that the compiler knows that they do not overlap, and uses vector registers.
     work = np.empty((7, TILE))
     square, across, product, scaled = work[0], work[1], work[2], work[3]
     value, slope, curvature = work[4], work[5], work[6]
@@ -173,7 +173,7 @@ def fill(stein: Stein, rows: slice | np.ndarray, first_tile: int, out: np.ndarra
 def from_both_ends(turn: int, count: int) -> int:
     """Return which of ``count`` blocks of rows is next, where only pairs above the diagonal count.
 
-    From both ends in turn, so that equal numbers of blocks are equal work.
+    Blocks come from both ends in turn, so that equal numbers of blocks are equal work.
     """
     return turn // 2 if turn % 2 == 0 else count - 1 - turn // 2
 

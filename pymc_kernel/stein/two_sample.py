@@ -48,7 +48,7 @@ def mmd_squared(first, second, kernel=None, *, statistic: str = "V", rng=None) -
         Gaussian with the median distance of both samples by default. ``Polynomial(degree=3)`` compares all mixed
         moments up to the third.
     statistic : {"V", "U"}
-        "U" leaves each draw with itself out: no bias for independent draws, but it may be negative.
+        "U" leaves out pairs of a draw with itself: no bias for independent draws, but it may be negative.
     rng : numpy.random.Generator, optional
         For the median of more than 1,000 draws; seed 0 by default.
 
@@ -116,11 +116,11 @@ def mmd_test(
 
     Notes
     -----
-    Wild bootstrap: each draw's feature gets the sign process of its chain, centered over the sample, and enlarged by
-    the variance that the centering takes away. Draws are thinned until no autocorrelation is above 1/4. The level needs
-    some hundred effective draws in each sample: with 30 (600 draws of autocorrelation 0.9) a test at 5 % rejected 15 %
-    of equal distributions, with 200 it rejected 8 %. Time O((n + m)^2 (d + R)); memory O(R (n + m)) and a block of
-    1,024 rows of the kernel.
+    Wild bootstrap: each draw's feature is multiplied by the sign process of its chain, centered over the sample and
+    scaled up for the variance that centering removes. Draws are thinned until no autocorrelation is above 1/4. The test
+    keeps its level with some hundred effective draws in each sample: with 30 (600 draws of autocorrelation 0.9) a test
+    at 5 % rejected 15 % of equal distributions, with 200 it rejected 8 %. Time O((n + m)^2 (d + R)); memory
+    O(R (n + m)) and a block of 1,024 rows of the kernel.
 
     References
     ----------

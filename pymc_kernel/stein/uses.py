@@ -26,7 +26,7 @@ def _advance(stein, last, start, stop, objective):
         if last >= 0:
             tiles.write_block(stein, last, last + 1, t, block)
             row += block[0]
-        least = row.min()  # in vector registers; looking for the place is not
+        least = row.min()  # in vector registers, unlike the search for the place
         if least < smallest:
             best, smallest = t * tiles.TILE + row.argmin(), least
     return best, smallest
@@ -36,8 +36,8 @@ def _advance(stein, last, start, stop, objective):
 def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "whiten") -> np.ndarray:
     """Return the indices of ``num_points`` draws that together have a small Stein discrepancy.
 
-    Greedy: each draw is the one that lowers the discrepancy of all chosen so far the most. A draw may be chosen more
-    than once. Burn-in, bias and repetition are corrected for, as far as scores see them.
+    Greedy: each draw is the one that makes the discrepancy of all chosen so far smallest. A draw may be chosen more
+    than once. Burn-in, bias and repetition are corrected for, as far as scores show them.
 
     Parameters
     ----------
@@ -110,8 +110,8 @@ def controlled_expectation(
 ) -> ControlledExpectation:
     """Return expectations of functions under the target, by control functionals.
 
-    A function with mean zero under the target, of the form sum_j alpha_j h(x, y_j) with h the Stein kernel, is
-    regressed on the values together with a constant; the mean of what it leaves, plus the constant, is the estimate.
+    The values are regressed on a constant and functions h(., y_j), h the Stein kernel, which have mean zero under the
+    target. The estimate is the constant plus the mean of the residuals.
 
     Parameters
     ----------
@@ -122,7 +122,7 @@ def controlled_expectation(
     num_basis : int
         Points y_j, evenly spaced among the draws.
     weights : array_like (n,) or (chain, draw), optional
-        As of ``ksd_test``, for scores of another density q than that of the target p: q / p at the draws. Then the
+        As in ``ksd_test``, if the scores are those of a density q instead of the target p: q / p at the draws. Then the
         functions q / p h(., y_j) have mean zero under the target.
 
     Returns

@@ -23,8 +23,8 @@ from pymc_kernel.plugin.warn import FALSE_ALARMS, warn_user
 class LearnedLogLikelihoodOp(ObjectModeOp):
     """Log densities (...) of summaries (..., q) at parameters (..., d), by a learned likelihood.
 
-    Their sum is averaged over what the simulations allow. With ``with_gradient`` there are two more outputs, gradients
-    (..., d) by the parameters: of each row by the estimate, and of the sum.
+    The density of all rows is averaged over densities that the simulations allow. With ``with_gradient`` there are two
+    more outputs, gradients (..., d) by the parameters: of each row by the estimate, and of the sum.
     """
 
     __props__ = ("learned", "with_gradient")
@@ -58,7 +58,7 @@ class LearnedLogLikelihoodOp(ObjectModeOp):
         parameters, observed = inputs
         places = parameters.reshape(-1, parameters.shape[-1])
         rows = observed.reshape(-1, observed.shape[-1])
-        finite = np.isfinite(places).all(axis=1)  # PyMC asks beyond the largest number, too
+        finite = np.isfinite(places).all(axis=1)  # PyMC may ask at infinite parameters, too
         places = np.where(finite[:, None], places, 0.0)
         found = self._given(rows).averaged(places, self.with_gradient)
         for storage, slopes in zip(output_storage[1:], found[1:], strict=False):
@@ -70,7 +70,7 @@ class LearnedLogLikelihoodOp(ObjectModeOp):
         if self.with_gradient:
             raise NotImplementedError("a learned likelihood has first derivatives only.")
         _, slopes, joint = LearnedLogLikelihoodOp(self.learned, True)(*inputs)
-        # What averaging changes of the sum is shared by all rows.
+        # All rows share the effect of averaging on the sum.
         shared = cotangents[0].mean() * (joint - slopes)
         return [cotangents[0][..., None] * slopes + shared, DisconnectedType()()]
 
@@ -82,7 +82,7 @@ class LearnedLogLikelihoodOp(ObjectModeOp):
 @register_canonicalize
 @node_rewriter([LearnedLogLikelihoodOp])
 def density_beside_its_gradient(fgraph, node):
-    """Take log densities from where their gradients are evaluated, too: NUTS asks for both at each step."""
+    """Reuse the log densities that are evaluated with their gradients: NUTS asks for both at each step."""
     if node.op.with_gradient:
         return None
     for client, _ in fgraph.clients[node.inputs[0]]:
@@ -147,9 +147,9 @@ def LearnedLikelihood(
     that share parameters: n simulations near the posterior cannot support more than n rows. So the likelihood of all
     rows is averaged over densities that agree with the simulations (draws of the learned weights), and posteriors are
     wider where simulations are few: 90 % intervals of one scale from 200 rows and 1,000 simulations hold .86 of the
-    true values, .77 without averaging. ``pk.diagnose`` says how much of a posterior's width that is, and whether draws
-    lie where nothing was simulated. Pointwise log likelihoods are those of the estimate; rows share the effect of
-    averaging on their sum equally. The log density of 60 rows and its gradient take about half a millisecond.
+    true values, .77 without averaging. ``pk.diagnose`` says how much of a posterior's width averaging adds, and whether
+    draws lie where nothing was simulated. Pointwise log likelihoods are those of the estimate plus equal shares of what
+    averaging changes in their sum. The log density of 60 rows and its gradient take about half a millisecond.
 
     Examples
     --------

@@ -154,7 +154,7 @@ def predictive(name: str, random: Callable) -> Callable:
 
 
 def has_missing_entries(observed: TensorLike) -> bool:
-    """Return whether data are masked or have NaN; of graphs that cannot be known."""
+    """Return whether data are masked or have NaN; False for graphs, of which that cannot be known."""
     if isinstance(observed, Variable):
         return False
     values = np.asarray(observed)

@@ -22,7 +22,7 @@ _WIDE = 0.75  # relative bandwidth above which posterior spreads are more than a
 _HIDDEN = 3.0  # ratio above which the spread of the summaries has information that their mean has not
 _OFFSET = 3.0  # standard deviations (root mean square) from which on the model does not produce the data
 _LEAST_CENTERS = 5  # positions with replicates
-_OF_REPLICATES = 0.4  # share of the pilot simulations
+_OF_REPLICATES = 0.4  # share of the pilot simulations that are replicates
 
 
 def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, random_seed):

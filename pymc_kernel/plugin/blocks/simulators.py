@@ -204,8 +204,8 @@ def SyntheticLikelihood(
     Summaries far from normal make the posterior wrong. Steps of this package measure by how much, without further
     simulations: a kernel estimate of the likelihood from the simulations behind the draws reweights the draws. A
     warning gives the error of means and spreads if it is clearly above .15 posterior standard deviations.
-    :func:`sample_smc` and :func:`sample_pmc` do so by 500 new estimates, PyMC's own steps not at all, and nothing does
-    with ``shrinkage``. Transform the summaries, or use :func:`KernelABC`.
+    :func:`sample_smc` and :func:`sample_pmc` do so by 500 new estimates, PyMC's own steps not at all; with
+    ``shrinkage`` there is no such check. Transform the summaries, or use :func:`KernelABC`.
 
     The unbiased estimate is exactly zero where all simulations are far from the data, and no chain can begin there: if
     the middle of the prior is such a place, give ``initvals``.
@@ -263,10 +263,10 @@ class _SimulatedLikelihood:
         self._last = math.nan, None  # see ``failed_share`` and ``simulated``
 
     def estimate_by(self, estimate, log_peak=None, starts=None, assumes_normal=False) -> None:
-        """Set the function of simulated summaries (m, q) and those of the data (q,) that estimates the log likelihood.
+        """Set the function that estimates the log likelihood from summaries (m, q) of simulations and (q,) of the data.
 
-        ``log_peak`` is the largest log value of a kernel; ``assumes_normal`` whether the summaries are taken for
-        normal, which their simulations can then check.
+        ``log_peak`` is the largest log value of a kernel; ``assumes_normal`` whether it assumes normal summaries, which
+        the simulations can then check.
         """
         self._estimate, self._log_peak, self._starts = estimate, log_peak, starts or {}
         self.assumes_normal = assumes_normal
@@ -288,7 +288,7 @@ class _SimulatedLikelihood:
         self._last = run.failed / self.num_simulations, (simulated, target) if self.assumes_normal else None
         return self._estimate(simulated, target)
 
-    # What an evaluation changes is not public: public attributes identify the model, whose stored simulations are
+    # Attributes that an evaluation changes are private: public ones identify the model, and stored simulations are
     # refused once they differ.
     @property
     def failed_share(self) -> float:
@@ -297,7 +297,7 @@ class _SimulatedLikelihood:
 
     @property
     def simulated(self) -> tuple[np.ndarray, np.ndarray] | None:
-        """Summaries (m, q) of the last evaluation, and of the data (q,), where they are taken for normal."""
+        """Summaries (m, q) of the last evaluation, and of the data (q,), where they are assumed normal."""
         return self._last[1]
 
     @property
@@ -328,7 +328,7 @@ class _SimulatedLikelihood:
         )
 
     def summary_of(self, shape) -> Callable | None:
-        """Return the summary of simulated data sets; it would hide that they are of another shape than the data."""
+        """Return the summary function, which warns if the first simulated data set has another shape than the data."""
 
         def summarized(data):
             if not self._has_known_size:

@@ -1,1 +1,1 @@
-"""The unknown part of a model, found and learned; the rest of the model stays as it is."""
+"""Find the black boxes of a model and replace them by learned functions; the rest of the model stays as it is."""

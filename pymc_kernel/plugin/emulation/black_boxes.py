@@ -1,4 +1,4 @@
-"""What in a model has no gradient: operators that its log density calls at places which depend on free variables."""
+"""Black boxes of a model: operators without gradient in its log density whose inputs depend on free variables."""
 
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ class BlackBox(NamedTuple):
     ----------
     node : Apply
     inputs : list of Variable
-        Those that depend on free variables of the model.
+        Inputs that depend on free variables of the model.
     """
 
     node: Apply
@@ -28,12 +28,12 @@ class BlackBox(NamedTuple):
 
     @property
     def op(self) -> Op:
-        """The operator; of one that was vectorized, the inner one."""
+        """The operator; if it was vectorized, the inner operator."""
         return getattr(self.node.op, "core_op", self.node.op)
 
     @property
     def name(self) -> str:
-        """What the operator is called; the name of the variable whose likelihood it estimates."""
+        """Name of the operator; for an estimated likelihood, the name of its observed variable."""
         if isinstance(self.op, EstimatedLogLikelihoodOp):
             return self.op.term_name
         function = getattr(self.op, "_FromFunctionOp__fn", None)
@@ -65,18 +65,18 @@ def find_black_boxes(model: pm.Model) -> list[BlackBox]:
 
 
 def has_gradient(node) -> bool:
-    """Return whether a node offers a pull-back of its own, and the pull-back does not refuse."""
+    """Return whether a node has a pull-back that does not raise ``NotImplementedError``."""
     op = node.op
     core = op.core_op if isinstance(op, Blockwise) else op
     if has_no_pull_back(core):
         return False
-    inner = getattr(core, "fgraph", None)  # of a loop, or of a graph that is one operator
+    inner = getattr(core, "fgraph", None)  # of a loop, or of an operator that was made from a graph
     if inner is not None:
         return all(has_gradient(n) for n in inner.apply_nodes)
     try:
         op.pullback(node.inputs, node.outputs, [v.type() for v in node.outputs])
     except NotImplementedError:
         return False
-    except Exception:  # a pull-back may fail on made-up cotangents; it is there
+    except Exception:  # it may fail on these made-up cotangents, but it exists
         return True
     return True

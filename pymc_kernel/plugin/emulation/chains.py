@@ -1,6 +1,6 @@
-"""Draws of an emulated model, which changes as it is learned.
+"""Sample an emulated model, which changes from round to round.
 
-NUTS chains keep their places and their tuning; particles weigh modes that chains do not cross between.
+NUTS chains keep their positions and tuning between rounds; particles weigh modes that chains do not cross between.
 """
 
 from collections.abc import Sequence
@@ -15,21 +15,21 @@ from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, STARTS_TRIED, ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
 
-# With 0, 2, 2 at once, and 4 explorers, 4 of 6, 8 of 8, 4 of 6, and 7 of 8 runs on hares and lynx found the right mode.
-_EXPLORERS = 2  # chains besides, one evaluation of each a round
-_POWER_GROWTH = 2.0  # of the power of their likelihood, at most, from round to round: two values say little of an error
-SMALLEST_VARIANCE = 1e-12  # of a coordinate, where no draw differs from the others
-_BLOCK = 50  # draws of each chain, after which convergence is looked at
+# Runs on hares and lynx that found the right mode: 4 of 6 with 0, 8 of 8 with 2, 4 of 6 with 2 at once, 7 of 8 with 4.
+_EXPLORERS = 2  # additional chains; each gives one evaluation a round
+_POWER_GROWTH = 2.0  # largest factor by which their power grows in a round: two values say little about an error
+SMALLEST_VARIANCE = 1e-12  # of a coordinate in which all draws are equal
+_BLOCK = 50  # draws of each chain between two checks of convergence
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
-_CONVERGED = 1.1  # R-hat of the later half of the draws, some hundred in each chain: their own noise is about that
-_TREE_DEPTH = 8  # of 255 leapfrog steps: no matter how bad a surrogate's geometry is, a draw ends
-_PRIOR_WEIGHT = 10  # draws that the first variances count for, as in PyMC's own start
-_POPULATIONS, _FEWEST = 4, 250  # particles in each, a dozen of them in a mode with a twentieth of the mass
+_CONVERGED = 1.1  # R-hat of the later half of the draws: with some hundred a chain, noise alone gives about this
+_TREE_DEPTH = 8  # at most 255 leapfrog steps: a draw ends however bad a surrogate's geometry is
+_PRIOR_WEIGHT = 10  # the first variances count as this many draws, as in PyMC's own start
+_POPULATIONS, _FEWEST = 4, 250  # and particles in each: a dozen are in a mode with a twentieth of the mass
 _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
 
 
 class Chains:
-    """PyMC's NUTS on one model in several chains that stay in tuning, from :meth:`begin` on.
+    """Several chains of PyMC's NUTS on one model, which never stop tuning; :meth:`begin` starts them.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Chains:
     Attributes
     ----------
     places : ndarray (chains, d)
-        Where the chains are.
+        Current positions of the chains.
     """
 
     def __init__(self, model: pm.Model):
@@ -84,7 +84,7 @@ class Chains:
         return others
 
     def tempered(self, starts: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> "Chains":
-        """Return chains of the same model with a power of the likelihood of their own, see :meth:`set_power`."""
+        """Return chains of the same model whose likelihood has its own power, see :meth:`set_power`."""
         others = copy(self)
         with compiling():
             others._function = self._function.copy()
@@ -118,7 +118,7 @@ class Chains:
         return kept, largest
 
     def draw_from(self, places: np.ndarray) -> np.ndarray:
-        """Return a few draws (chains, n, d) from places (chains, d) on, and put the chains back there."""
+        """Return a few draws (chains, n, d) of the chains from places (chains, d) on, and move the chains back."""
         self.go_to(places)
         draws, _ = self.draw(is_short=True)
         self.go_to(places)
@@ -148,7 +148,7 @@ def density_and_gradient(model: pm.Model, tempered: bool = False):
 
 
 def raveled(position: np.ndarray) -> RaveledVars:
-    """Return a position (d,) in the form that steps take, as one variable; a step leaves it as it is."""
+    """Return a copy of a position (d,) as one variable, in the form that PyMC's steps take."""
     return RaveledVars(position.copy(), (("position", position.shape, position.size, position.dtype),))
 
 
@@ -168,7 +168,7 @@ def flat_draws(draws: np.ndarray) -> np.ndarray:
 
 
 def largest_rhat(draws: np.ndarray) -> float:
-    """Return the largest split R-hat (Gelman et al. 2013) of the parameters, of draws (chains, n, d)."""
+    """Return the largest split R-hat (Gelman et al. 2013) of any parameter of draws (chains, n, d)."""
     half = draws.shape[1] // 2
     halves = np.concatenate([draws[:, :half], draws[:, -half:]])
     within, between = halves.var(axis=1, ddof=1).mean(axis=0), halves.mean(axis=1).var(axis=0, ddof=1)
@@ -176,7 +176,7 @@ def largest_rhat(draws: np.ndarray) -> float:
 
 
 class Explorers:
-    """Chains on an emulated model whose likelihood has as high a power as the emulator is good enough for.
+    """Chains on an emulated model with a tempered likelihood: its power is as high as the emulator's accuracy supports.
 
     They begin at draws of the prior, with a power of zero.
 
@@ -194,7 +194,7 @@ class Explorers:
         self._power = 0.0
 
     def draw(self, best: np.ndarray) -> np.ndarray:
-        """Return the ends (explorers, d) of the chains, which restart at the ``best`` places if they have no density.
+        """Return the last draw (explorers, d) of each chain; all restart at the ``best`` places if one has no density.
 
         There are at least as many best places as explorers.
         """
@@ -205,7 +205,7 @@ class Explorers:
         return draws[:, -1]
 
     def set_power(self, log_ratios: np.ndarray) -> None:
-        """Choose the next power so that the error where the chains are, (explorers,) nats, becomes one nat."""
+        """Choose the next power so that it times the error, from ``log_ratios`` (explorers,), is at most one nat."""
         error = np.sqrt(np.mean(np.square(log_ratios)))
         if np.isfinite(error):
             most = _POWER_GROWTH * self._power if self._power else 1.0
@@ -215,9 +215,9 @@ class Explorers:
 class Particles:
     """Populations of tempered particles (``rounds.particles``) from a prior to the posterior of an emulated model.
 
-    Populations are independent, so R-hat has its usual meaning. The emulator leads them all the way: a mode whose
-    particles get too little weight at the next power is lost for good. So the model is also evaluated at one particle
-    of each population before each power.
+    Populations are independent, so R-hat has its usual meaning. The emulator weights the particles at every power: a
+    mode whose particles get too little weight is lost for good. So the true model is also evaluated at one particle of
+    each population before each power.
 
     Parameters
     ----------
@@ -240,7 +240,7 @@ class Particles:
     def draw(self, populations: int = _POPULATIONS, size: int = _FEWEST) -> tuple[np.ndarray, float]:
         """Return draws (populations, size, d) of the current model, and their largest R-hat.
 
-        Each takes some hundred evaluations of the emulated model.
+        Each draw takes some hundred evaluations of the emulated model.
 
         Raises
         ------
@@ -251,22 +251,22 @@ class Particles:
         found = [sampler.sample(r, self._prior, self._log_likelihood) for r in self._rng.spawn(populations)]
         powers = np.concatenate([one.powers for one in found])
         passed = np.array([self._rng.choice(particles) for one in found for particles in one.passed])
-        order = self._rng.permutation(len(powers))  # a batch may be cut off
+        order = self._rng.permutation(len(powers))  # random, since a batch may be cut off
         self._powers, self.passed = powers[order], passed[order]
         draws = np.array([one.positions for one in found])
         return draws[:, :size], largest_rhat(draws)
 
     def take_in(self, log_ratios: np.ndarray) -> None:
-        """Learn from true minus emulated log densities (m,) at the first places that were passed.
+        """Record true minus emulated log densities (m,) at the first of ``passed``, times the next powers.
 
-        A density lower than emulated loses no mode, nor does a place without a density, where the difference is NaN.
+        Only differences above zero count: a lower true density loses no mode, nor does a place without density (NaN).
         """
         missed = np.where(log_ratios > 0.0, log_ratios, 0.0)
         self._errors = [*self._errors[-1:], self._powers[: len(missed)] * missed]
 
     @property
     def know_the_way(self) -> bool:
-        """Whether no weight of a particle at its next power was too low by a nat, at the places of two rounds."""
+        """Whether log weights at the next powers were too low by less than a nat (root mean square), in two rounds."""
         return len(self._errors) > 1 and bool(np.mean(np.square(np.concatenate(self._errors))) < _ENOUGH**2)
 
     def _log_likelihood(self, positions):
@@ -277,8 +277,8 @@ class Particles:
 def share_beyond(draws: np.ndarray, others: np.ndarray) -> float:
     """Return the share of ``others`` (c, m, d) outside of the range of ``draws`` (populations, n, d), beyond chance.
 
-    Populations may agree and all lack the same thin end of a posterior, which NUTS chains that begin at them reach.
-    The share expected of as many draws of one distribution is subtracted.
+    Populations may agree though all lack the same thin tail of a posterior; NUTS chains that begin at particles reach
+    it. The share that is expected by chance, if all are draws of one distribution, is subtracted.
     """
     n, d = draws.shape[0] * draws.shape[1], draws.shape[2]
     low, high = draws.min(axis=(0, 1)), draws.max(axis=(0, 1))

@@ -1,4 +1,4 @@
-"""What draws of an emulated model miss: modes without a chain, and ends of tails."""
+"""Look for what draws of an emulated model miss: modes without a chain, and ends of tails."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -11,25 +11,25 @@ from scipy.special import softmax
 from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat, variances_of
 
 COMPARED = 200  # draws at which two densities are compared
-_HALF = 0.5  # of the log likelihood: what half of the data would say
-_EVALUATED = 4  # in a round, of those that what is learned leaves out
-# Beyond the outermost draw, in units of the way to it from the median. Of a thousand draws of a normal distribution
-# the outermost is 3.1 standard deviations out. Far from it, at 4.6, there are no draws unless the tail is heavier. Near
-# to it, at 3.6, places are like draws of two or more parameters, and stay on a ridge that is bent: where what is
-# learned is lower, it may end too soon.
+_HALF = 0.5  # power of the likelihood: as with half of the data
+_EVALUATED = 4  # evaluations in a round at places that the emulated posterior leaves out
+# Distances beyond the outermost draw, relative to its distance from the median. The outermost of a thousand normal
+# draws is 3.1 standard deviations out. The far place, at 4.6, has no draws unless the tail is heavier. The near place,
+# at 3.6, has a density that draws of two or more parameters reach, and stays on a curved ridge: if its emulated density
+# is lower, the emulated posterior may end too soon.
 _FAR, _NEAR = 0.5, 0.15
-_REMEMBERED = 2 * _EVALUATED  # the places of two rounds, as many as must agree that the distance is small
+_REMEMBERED = 2 * _EVALUATED  # the places of two rounds: so many must confirm a small distance
 
 
 class LeftOut(NamedTuple):
-    """Places that may be in the posterior, but have next to no mass by what was learned."""
+    """Places that may be in the posterior, but have next to no mass in the emulated one."""
 
     places: np.ndarray
     """(m, d)."""
     learned: np.ndarray
     """(m,), emulated log densities there."""
     possible: np.ndarray
-    """(m,), log densities as high as they may be."""
+    """(m,), the highest log densities there of several possible versions of the outputs."""
     times_drawn: np.ndarray
     """(m,), how often each was drawn, in proportion to the mass that it may have."""
 
@@ -37,23 +37,23 @@ class LeftOut(NamedTuple):
 class Challengers:
     """Chains that begin anew in each round, to be compared with those that go on from round to round.
 
-    The latter may all miss a mode, for good. Challengers begin as the chains of ``pm.sample`` will: around a draw,
-    around the user's initial values, and at draws of the prior. They sample without the penalty, so they also end in
-    modes that are only possible; one evaluation shows whether such a mode is real.
+    Chains that go on may all miss a mode for good. Challengers begin as the chains of ``pm.sample`` will: around a
+    draw, around the user's initial values, and at draws of the prior. They sample without the penalty, so they also end
+    in modes that are only possible; one evaluation shows whether such a mode is real.
 
     Parameters
     ----------
     penalty_share : shared variable or None
-        How much the penalty of the model counts; None of a model without.
+        Factor of the model's penalty, one or zero; None for a model without penalty.
     num_parameters : int
     rng : numpy.random.Generator
 
     Attributes
     ----------
     apart : ndarray (m, d)
-        Ends of the latest challengers that are apart from the draws.
+        Last draws of the latest challengers that do not agree with the other draws.
     left_out : LeftOut
-        Some of the places that are left out, if they may have much mass.
+        Some places that the emulated posterior leaves out, if they may have much mass.
     beyond : ndarray (m, d) or None
         Places beyond the outermost draws, where the emulated density is too low for draws; None if not looked for.
     """
@@ -85,13 +85,13 @@ class Challengers:
         Returns
         -------
         draws : ndarray (chains, n, d)
-            Without a penalty those of the challengers are added, if they do not agree.
+            For a model without penalty, draws of the challengers are added if they do not agree.
         rhat : float
-            Of the draws known to be in the posterior.
+            Of all these draws; zero with a penalty, where :meth:`modes` finds it after evaluations.
         """
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
         both, rhat = self._drawn_beside(challengers, draws)
-        if not Chains.have_converged(rhat):  # by chance, it may be: of fifty draws each, in chains that have just begun
+        if not Chains.have_converged(rhat):  # maybe by chance: fifty draws each, of chains that just began
             more, _ = chains.draw()
             draws = np.concatenate([draws, more], axis=1)
             both, rhat = self._drawn_beside(challengers, draws)
@@ -116,17 +116,17 @@ class Challengers:
     def note_possible(
         self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
     ) -> float:
-        """Note some places where the posterior may go on, and return the distance from a posterior that does.
+        """Note some places to which the posterior may extend, and return the distance from a posterior that does.
 
-        That posterior has at each place the highest density of several possible versions of the emulator. The places
-        are draws of chains with half of the log likelihood, which go further out, and to other modes. The distance is a
-        bound: with four parameters, most of that mass is not there. :meth:`take_in` learns how much of it is real.
+        At each place it has the highest density of several possible versions of the outputs. The places are draws of
+        chains with half of the log likelihood, which go further out, and to other modes. The distance is an upper
+        bound: with four parameters, most of that mass is not real. :meth:`take_in` estimates how much is.
 
         Parameters
         ----------
         chains : Chains
         draws : ndarray (chains, n, d)
-            Of these.
+            Of these chains.
         versions : callable
             Returns log densities at a place (d,) for possible versions of the outputs.
         enough : float
@@ -165,9 +165,9 @@ class Challengers:
 
         Rounds alternate between places above the draws and below them, for each parameter.
 
-        Where evaluations end, the emulator follows a trend, which may fall by twenty nats where a tail goes on. Neither
-        chains without the penalty nor chains with half of the log likelihood get there, and the estimated errors do not
-        show a wrong trend. So the model is evaluated there, whatever the emulator says.
+        Beyond the evaluations, the emulator follows its trend, which may fall by twenty nats where the true tail goes
+        on. Neither chains without the penalty nor chains with half of the log likelihood get there, and the estimated
+        errors do not show a wrong trend. So the model is evaluated there, whatever the emulator says.
         """
         self._side = -self._side
         places = np.concatenate([places_beyond(draws, self._side * further) for further in (_NEAR, _FAR)])
@@ -175,13 +175,13 @@ class Challengers:
         self.beyond = places[~is_like_draws]
 
     def take_in(self, found: np.ndarray) -> None:
-        """Learn how much of the mass left out is real, from true log densities (m,) at the first places left out.
+        """Estimate how much of the mass left out is real, from true log densities (m,) at the first of these places.
 
-        Places are drawn in proportion to the mass that they may have beyond the emulated one. So the mean share of it
-        that proves real estimates the share of all such mass.
+        Places are drawn in proportion to the mass that they may have beyond their emulated mass. So the mean of their
+        real shares estimates the real share of all such mass.
         """
         _, learned, possible, times = (a[: len(found)] for a in self.left_out)
-        is_lower = learned < possible  # with more mass by all versions, one may be no higher than what is learned
+        is_lower = learned < possible  # a normalized mass may grow though its density does not
         found, learned = found[is_lower] - possible[is_lower], (learned - possible)[is_lower]
         found = np.where(np.isfinite(found), np.minimum(found, 0.0), -np.inf)
         shares = np.maximum(np.exp(found) - np.exp(learned), 0.0) / -np.expm1(learned)
@@ -189,7 +189,7 @@ class Challengers:
 
     @property
     def real_share(self) -> float:
-        """Share of the mass left out that is real, by the latest such places; one before there was any.
+        """Estimated share of the mass left out that is real, from the latest evaluations there; one before the first.
 
         The posterior mean under Jeffreys' prior, since a few places without mass do not prove that there is none.
         """
@@ -197,7 +197,7 @@ class Challengers:
         return float((self._real_shares.sum() + 0.5) / (count + 1)) if count else 1.0
 
     def real_distance(self, possible: float) -> float:
-        """Return the distance with the share that is real, given the distance ``possible`` if all were.
+        """Return the distance with the real share of the mass alone, given the distance ``possible`` with all of it.
 
         With a mass m beside an emulated mass of one, the distance is m / (1 + m).
         """
@@ -205,14 +205,14 @@ class Challengers:
         return real / (1.0 - possible + real)
 
     def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
-        """Return the ends (m, d) of challengers that are in modes of the posterior, and the R-hat with their chains.
+        """Return the last draws (m, d) of challengers in modes of the posterior, and the R-hat with these chains.
 
         Parameters
         ----------
         found : ndarray (m,)
-            True log densities at the first of the ends; those without an evaluation count as modes.
+            True log densities at the first of ``apart``; those without an evaluation count as modes.
         least : float
-            Log density that hardly any draw is below.
+            Log density below which hardly any draw lies.
         """
         is_mode = np.full(len(self.apart), True)
         is_mode[: len(found)] = found >= least

@@ -1,4 +1,4 @@
-"""Cheap versions of black boxes: what is learned is how far off they are."""
+"""Cheap versions of black boxes, of which only the error is learned."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,9 +13,9 @@ from pymc_kernel.plugin.model.interpreter import STABLE
 
 
 class Coarse:
-    """A cheap version of a call: its outputs, and the call's own in terms of them.
+    """A cheap version of a call, and the outputs of the call predicted from it.
 
-    Where all outputs are positive, the call's own are these times what is learned, else these plus what is learned.
+    Where all outputs are positive, the learned function multiplies the cheap outputs; else it is added to them.
 
     Parameters
     ----------
@@ -26,7 +26,7 @@ class Coarse:
     Raises
     ------
     ValueError
-        Where the function returns something else, or has no gradient.
+        Where the function returns other numbers or shapes of outputs than the call, or has no gradient.
     """
 
     def __init__(self, call: Rows, function: Callable):
@@ -56,7 +56,7 @@ class Coarse:
         return outputs
 
     def _check(self, found, wanted):
-        """Raise where a shape, of which None is not known yet, is another than the call's."""
+        """Raise where a shape differs from the call's; a length of None is not known yet."""
         if len(found) != len(wanted) or any(n not in (None, m) for n, m in zip(found, wanted, strict=True)):
             name = self._call.box.name
             raise ValueError(
@@ -71,13 +71,13 @@ class Coarse:
         return self._call.outputs(outputs)
 
     def corrected(self, inputs: Sequence, learned: Sequence, is_factor) -> list:
-        """Return the outputs of the call, tensors, by what is learned of them at all inputs of its node."""
+        """Return outputs of the call, tensors: the cheap ones at all inputs of its node, corrected by ``learned``."""
         pairs = zip(self._outputs(inputs), learned, strict=True)
         return [pt.switch(is_factor > 0.5, rough * more, rough + more) for rough, more in pairs]
 
 
 def is_difference(part: Part, coarse: Mapping[int, Coarse]) -> bool:
-    """Return whether how far cheap versions are off is learned: that has no limits, and is no log likelihood."""
+    """Return whether a part learns the errors of cheap versions, which have no limits and are no log likelihood."""
     return not coarse.keys().isdisjoint(part.calls)
 
 
@@ -87,7 +87,7 @@ def coarse_versions(calls: Sequence[Rows], functions: Mapping) -> dict[int, Coar
     Raises
     ------
     TypeError
-        For what is no mapping of operators to functions.
+        Where ``functions`` is no mapping from operators to functions.
     ValueError
         For a function of an operator that the model does not call, and for one that was vectorized.
     """

@@ -1,4 +1,4 @@
-"""Models whose black boxes are learned from a few evaluations, and have gradients then."""
+"""Replace the black boxes of a model by functions with gradients, learned from a few evaluations."""
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
@@ -24,9 +24,9 @@ from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws, first
 from pymc_kernel.plugin.model.unconstrained import observed_values
 from pymc_kernel.plugin.warn import counts_of, warn_of_failures, warn_user
 
-# Of the parameters. A search that begins at few places may end in a lesser mode of the true posterior, and no distance
-# shows it. With six inputs of eight parameters (hares and lynx) it did so with two of fourteen fresh seeds, where
-# kernel HMC was right; and what is won by learning the part is small there.
+# Most inputs of a part, per parameter. A search that begins at few places may end in a lesser mode of the posterior,
+# and no distance shows it. With six inputs for eight parameters (hares and lynx) it did so with two of fourteen fresh
+# seeds, where kernel HMC was right; and learning the part gains little there.
 _SMALL_PART = 0.5
 _NOISE_SHARE = 1.0 / 3.0  # of the noise's standard deviation: an error that adds a ninth to its variance
 
@@ -48,8 +48,8 @@ def black_boxes(model: pm.Model | None = None) -> pd.DataFrame:
 
     Notes
     -----
-    Costs five evaluations, or more where prior draws fail: calls with a matrix are probed to see whether each row of
-    outputs depends on its own inputs alone, and whether all rows share one function.
+    Costs three evaluations, or more where prior draws fail, and about four more of each call with a matrix: these show
+    whether each row of outputs depends on its own inputs alone, and whether all rows share one function.
 
     Examples
     --------
@@ -102,17 +102,17 @@ def emulate(
         Largest number of evaluations of the whole model.
     tolerance : float
         Stop early once the total variation distance at fresh draws is below this in two rounds in a row and chains from
-        different starts agree (R-hat below 1.1), also after the last evaluations are learned; or after three rounds in
-        which neither chains nor particles agree. Zero: never.
+        different starts agree (R-hat below 1.1), and still do once the last evaluations are learned; or after three
+        rounds that found nothing to learn while neither chains nor particles agreed. Zero: never.
     batch_size : int, optional
         Evaluations in a round, besides those that explore. By default 2 (k + 2), where k is the number of inputs of the
         largest function, or 4 if the last round's distance is above one half.
     start : mapping, sequence of mappings, DataTree or ndarray (n, d), optional
         First places: values by variable name, as in PyMC's ``initvals`` or from ``pm.find_MAP`` (places around them are
         added); or draws of the model; or an array on the unconstrained scale. By default draws of the model with the
-        cheap versions, if all black boxes have one in ``coarse``; else the model's initial point and prior draws: for
-        outputs ten for each input of the largest function, divided by how many rows an evaluation gives of it, but at
-        most half of ``evaluations``.
+        cheap versions, if all black boxes have one in ``coarse``; else the model's initial point and prior draws: one
+        batch, or, if that is more, ten for each input of a function divided by its rows in an evaluation (none for log
+        likelihoods, and at most half of ``evaluations``).
     coarse : mapping, optional
         Cheap versions of black boxes, by the operators that ``wrap_py`` returned: functions from tensors to tensors
         with gradients, such as a solver with few steps. Only their error is learned.
@@ -151,17 +151,17 @@ def emulate(
 
     Notes
     -----
-    Evaluations that raise or return non-finite values count as failed; the emulated density is zero next to the inputs
-    of such rows. If one of several calls raises, the failing one cannot be identified and nothing is learned: return
-    NaN for the row instead.
+    Evaluations that raise or return non-finite values count as failed; the emulated density is zero where the nearest
+    known inputs are those of such a row. If one of several calls raises, the failing one cannot be identified and
+    nothing is learned: return NaN for the row instead.
 
     Uncertainty about a black box lowers the log density, by a potential named ``emulation_penalty``, so draws stay
     where something was evaluated. With several rows the loss is half the variance of the outputs times the curvature of
     the log likelihood; for a log likelihood, or a single estimate of one, it is half its variance, which gives the
     harmonic mean of the possible likelihoods. The black box is learned from the rows that are plausible under the
-    posterior, each judged by itself, and from 200 at least. It extends beyond the range of each input by a quarter of
-    that; farther out, outputs keep their values at the border. With one row, directions in which the outputs change may
-    replace the inputs, if that is likelier: a solver may respond only to a sum of its inputs.
+    posterior, each judged by itself, and from 200 at least. The fit extends a quarter of each input's range beyond that
+    range; farther out, outputs keep their values at the border. With one row, directions in which the outputs change
+    may replace the inputs, if their marginal likelihood is higher: a solver may respond only to a sum of its inputs.
 
     Data that go into a black box are frozen; emulate again if they change.
 
@@ -177,23 +177,23 @@ def emulate(
     two estimates at each place, which count as two evaluations. Their independent noises show how far off the fit is,
     with an error of about the noise variance over the root of the number of places. If the distance stays above the
     tolerance, draw exactly (:class:`EmulatedNUTS`). The mean of the logarithms is learned, which lies below the log
-    likelihood by half the variance of the noise; the distance includes changes of that. An estimate of zero is learned
-    as one nat below the lowest other one, and counts as failed.
+    likelihood by half the variance of the noise; the distance includes how this gap changes with the inputs. An
+    estimate of zero is learned as one nat below the lowest other one, and counts as failed.
 
     Once the distance is below the tolerance and chains have converged, new chains challenge them: around a draw and
     around the model's initial point, as in ``pm.sample``, and from draws of the prior. Where these end in another mode,
-    the true model is evaluated. Each round also evaluates two draws under a power of the likelihood below one, as large
-    as the fit supports, since other modes are in reach between prior and posterior; and the two draws with the most
-    uncertain log density. If the posterior may extend beyond what was learned, up to four more evaluations are there,
-    chosen by the mass they may hold. That mass counts in the distance by the share confirmed at the latest eight, and
-    in full before the first. If all black boxes have one row and none is estimated, the model is also evaluated beyond
-    the outermost draws, above and below in turn for each parameter, until two rounds find nothing like draws there. The
-    distance cannot include a mode that no draw has seen.
+    the true model is evaluated. Each round also evaluates two draws under a power of the likelihood, as large as the
+    fit supports, since other modes are in reach between prior and posterior; and the two draws with the most uncertain
+    log density. If the posterior may extend beyond what was learned, up to four more evaluations are made there, chosen
+    by the mass they may hold. Before the first of them that mass counts in full in the distance, later by the share
+    that the latest eight confirm. If all black boxes have one row and none is estimated, the model is also evaluated
+    beyond the outermost draws, above and below in turn for each parameter, until two rounds find the density there too
+    low for draws. The distance cannot include a mode that no draw has seen.
 
     If three rounds found nothing to learn and chains still do not agree, they are in separate modes, or slow. With a
     proper prior, particles then replace them and weigh the modes: four populations move from the prior to the posterior
-    through powers of the likelihood. One place of each population before each power is evaluated, too; the search ends
-    only when two rounds had these particles' weights right within a nat.
+    through powers of the likelihood. The true model is also evaluated at one particle of each population before each
+    power; the search ends only when the weights of these particles were right within a nat in two rounds.
 
     Examples
     --------
@@ -243,7 +243,7 @@ def search_of(
 ) -> tuple[Search, bool]:
     """Return a search that has not begun, and whether it learns the log likelihood as a whole.
 
-    That is where the model has no black box, or has some that :func:`emulate` refuses.
+    It does so where the model has no black box, or one that :func:`emulate` refuses.
     """
     refused = None
     try:
@@ -266,7 +266,7 @@ def search_of(
 
 
 def _search_of_boxes(model, tolerance, rng, coarse=None, only_parts=False):
-    """Return a search that has not begun, None of a model without black boxes, or of one that is unknown as a whole."""
+    """Return a search that has not begun; None without black boxes, or for ``only_parts`` without a small part."""
     model = with_hoisted(model)
     unknown = unknown_of(model, rng, only_parts)
     if unknown is None:
@@ -279,12 +279,12 @@ def _search_of_boxes(model, tolerance, rng, coarse=None, only_parts=False):
 
 
 def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
-    """Return a search that has not begun, of a model of which a part is unknown.
+    """Return a search that has not begun for a model of which a small part is unknown, else None.
 
-    None where the unknown is not a part, or a part with more than half as many inputs as the model has parameters, and
-    for what :func:`emulate` refuses. A black box of all parameters that gives one number, the log likelihood, leaves
-    nothing of it known. With estimates the search ends, too, where the standard deviation of the log ratio is a third
-    of that of the noise.
+    None where all of the log likelihood is unknown, as with a black box that takes all parameters and gives one number;
+    where a function has more than half as many inputs as the model has parameters; and for models that :func:`emulate`
+    refuses. With estimates the search also ends once the standard deviation of the log ratio is below a third of that
+    of the noise.
     """
     try:
         return _search_of_boxes(model, tolerance, rng, only_parts=True)
@@ -296,7 +296,7 @@ def learn(
     search: Search, evaluations, batch_size=None, start=None, *, progressbar, executor=None, store=None, timeout=None,
     random_seed=None, data_of=None,
 ) -> tuple[dict, np.ndarray]:  # fmt: skip
-    """Let a search run, with the arguments of :func:`emulate`; ``data_of`` is the model whose data a store knows.
+    """Run a search with the arguments of :func:`emulate`; a store is recognized by the data of the model ``data_of``.
 
     Return the counts of ``counts_of``, and the status (n,) of each evaluation. Warns where worker processes died.
     """

@@ -1,7 +1,7 @@
-"""A model whose unknown parts are replaced by what was learned of them, differentiable everywhere.
+"""Replace the black boxes of a model by learned functions, so that it is differentiable everywhere.
 
-Outputs have limits, beyond which a model has no density: a rate is above zero, a probability between zero and one. What
-is learned would leave them by its error. They are found by asking the model, which knows them.
+Outputs may have limits beyond which the model has no density: a rate is above zero, a probability between zero and one.
+Errors of the learned outputs would cross them, so they are found by trying where the model has a density.
 """
 
 import math
@@ -22,13 +22,13 @@ from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_gr
 from pymc_kernel.plugin.emulation.parts import Part, Rows
 from pymc_kernel.plugin.emulation.penalty import Errors, filled_up, of_rows, shared_arrays
 
-_FAR = 1e100  # a place that nothing is next to
+_FAR = 1e100  # coordinate of a place that is never the nearest
 
 
 class LearnedPart:
-    """Outputs of a part as a graph of its inputs; what was learned is in shared variables, so that it may be renewed.
+    """Outputs of a part as a graph of its inputs; what was learned is in shared variables, so that it can be renewed.
 
-    A plain graph of sums, products and exponentials: its gradients, and every back end that PyTensor has, come with it.
+    It is a plain graph of sums, products and exponentials: PyTensor differentiates it, and every backend compiles it.
 
     Parameters
     ----------
@@ -50,20 +50,20 @@ class LearnedPart:
         """Lowest and highest outputs (2, b, q) with which the model has a density."""
         self._errors: Errors | None = None
         self.shift = None
-        """How many times their errors the outputs of a single row are off, a scalar; None for not at all."""
+        """By how many of their errors the outputs of a single row are shifted, a scalar; None for no shift."""
         self.loss = None
-        """Log density that is lost by what is not known of terms or several rows, at the inputs of the latest call.
+        """Penalty on the log density for uncertainty about terms or several rows, at the inputs of the latest call.
 
-        Of a single row of outputs it is of no use: see :func:`lost_on_average`.
+        For a single row of outputs it is not used: see :func:`lost_on_average`.
         """
         # Before anything is learned outputs are zero, so that a cheap version stays as it is.
         self._shared = shared_arrays(name, part.num_functions, sizes)
         self._shared["scale"].set_value(np.ones((part.num_functions, k)))
 
     def lose_what_is_not_known(self, num_errors: int) -> None:
-        """Let calls from now on have a :attr:`loss`, and errors that :attr:`shift` multiplies: see ``penalty.py``.
+        """Give later calls a :attr:`loss`, and errors that :attr:`shift` multiplies: see ``penalty.py``.
 
-        There is one error of a row, or one of each output.
+        A row has one error, or one for each output.
         """
         self._errors = Errors(self._part.functions, self._name, (self._part.like.sizes[0], num_errors))
 
@@ -81,7 +81,7 @@ class LearnedPart:
         ----------
         fits : sequence of FittedOutputs
         known : sequence of tuples of ndarray (n, k), (n,)
-            Of each function: inputs and whether it failed there. Outputs are NaN at inputs next to a failed one.
+            Of each function: inputs and whether it failed there. Outputs are NaN where the nearest one failed.
         is_factor : bool
             Whether what was learned multiplies the outputs of a cheap version; else it is added to them.
         bounds : sequence of VarianceBound
@@ -99,7 +99,7 @@ class LearnedPart:
             values.append(vars(fit) | {"known": places[keep], "is_failed": is_failed[keep]})
         for field, shared in self._shared.items():
             arrays = [np.atleast_1d(np.asarray(v[field], dtype=float)) for v in values]
-            # Points without weight, and places that are next to nothing.
+            # Shorter arrays get points of weight zero, and places that are never the nearest.
             shared.set_value(filled_up(arrays, _FAR if field == "known" else 0.0))
 
     def __call__(self, inputs):
@@ -134,7 +134,7 @@ class LearnedPart:
         return pt.switch(is_failed[:, None], np.nan, outputs)
 
     def _rotated(self, axes, of):
-        """Return scaled inputs (b, k); several rows are learned along their inputs."""
+        """Return scaled inputs (b, k), rotated for a single row; several rows are learned along their own inputs."""
         return axes @ of["rotation"] if self._part.is_row else axes
 
     def _is_next_to_failed(self, s, of):
@@ -164,8 +164,8 @@ def model_with(
     calls : sequence of Rows
     parts : sequence of Part
     outputs_of : sequence of callable
-        For each part, from its inputs (b, k), a tensor, to its outputs (b, q), or to what corrects those of cheap
-        versions; ``is_factor``, a shared variable, says how. ``limits``, another one, are kept by them.
+        For each part, from its inputs (b, k), a tensor, to its outputs (b, q), or to corrections of a cheap version:
+        factors where its shared variable ``is_factor`` is one. They are clipped to its shared variable ``limits``.
     coarse : mapping
         Cheap versions by the numbers of calls.
     """
@@ -196,25 +196,25 @@ def model_with(
 
 
 def no_limits(shape: tuple[int, int]) -> np.ndarray:
-    """Return lowest and highest outputs (2, b, q) that are infinite, of outputs of a shape (b, q)."""
+    """Return infinite limits (2, b, q), lowest and highest, for outputs of a shape (b, q)."""
     return np.stack([np.full(shape, -np.inf), np.full(shape, np.inf)])
 
 
 def limits_of(has_density: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, known: np.ndarray) -> np.ndarray:
     """Return the lowest and highest outputs (2, b, q) with a density; infinite where there is no limit.
 
-    Looked for as far beyond the known outputs as these lie apart. It must be the same at several places, and an output
-    of one of them must do at the others: a bound that is a parameter is no limit, nor is a sum that must be one. Costs
-    two evaluations of the density at each place, and for a model with limits four for each output.
+    A limit is searched as far beyond the known outputs as their range. It must be the same at all places, and the
+    outermost known output must have a density at each: a bound that is a parameter is no limit, nor is a sum that must
+    be one. Costs two evaluations of the density at each place, and for a model with limits four for each output.
 
     Parameters
     ----------
     has_density : callable
         From outputs (m, b, q) at several places to whether the model has a density there (m,).
     rows : ndarray (m, b, q)
-        Outputs with which it has.
+        Outputs with a density at these places.
     known : ndarray (n, b, q)
-        All outputs with which it has, at these and other places.
+        All known outputs with a density, at these and other places.
     """
     limits = no_limits(rows.shape[1:])
     low, high = known.min(axis=0), known.max(axis=0)
@@ -247,7 +247,7 @@ def _is_limit(has_density, value, inside, outside):
 
 
 def _halved(has_density, inside, outside):
-    """Return the last value on the way from ``inside`` to ``outside`` with a density; None if places have several."""
+    """Return the last value on the way from ``inside`` to ``outside`` with a density; None if it differs by place."""
     for _ in range(np.finfo(float).nmant):  # to the precision of a number of the distance's size
         middle = 0.5 * (inside + outside)
         found = has_density(middle)

@@ -13,26 +13,25 @@ class Emulation:
     """How an emulated model was learned, and how far it is from the true one: the attribute ``emulated.emulation``."""
 
     num_evaluations: int
-    """Of the whole model, besides the three to six that showed its structure."""
+    """Of the whole model, besides three or more that showed its structure."""
     num_failed: int
     """Of these, without a finite value."""
     distance: float
     """Total variation distance between the posteriors, the largest of several: at the fresh draws of two rounds, which
-    had not been learned; at all places like them, by what is learned without them (ten folds); by how far the posterior
-    moved with the last evaluations; and from one that is not cut by the loss by what is not known, as far as
-    evaluations there found that to be real. Of estimates, fresh draws and places like them together, with one
-    standard error: it is never zero, however good what is learned is. The last evaluations are learned, too: what the
-    model is then has not been compared with fresh draws."""
+    had not been learned; at all places like them, each predicted from other places (ten folds); and from a posterior
+    that extends as far as the outputs are uncertain, by the share of that mass which evaluations found real. With
+    estimates, fresh draws and places like them count together, and one standard error is added, so it is never zero.
+    The last evaluations may be learned, too: the model that results has not been compared with fresh draws."""
     log_ratio_sd: float
     """Standard deviation (nats) of true minus learned log density at these draws; of estimates, without their noise."""
     effective_share: float
-    """Of these draws, were they weighted by importance."""
+    """Effective sample size of these draws under importance weights, relative to their number."""
     rhat: float
     """Largest R-hat of the chains that made these draws."""
     noise_sd: dict[str, float]
     """Of each estimated likelihood, the standard deviation (nats) of its estimates where the posterior is."""
     rounds: pd.DataFrame = field(repr=False)
-    """The same after each round, by the number of evaluations that it had learned from."""
+    """The same measures after each round, with the number of evaluations learned before it."""
     draws: np.ndarray = field(repr=False)
     """(n, d): draws of the emulated posterior on the unconstrained scale, where the next chains may begin."""
     positions: np.ndarray = field(repr=False)
@@ -42,7 +41,7 @@ class Emulation:
 
 
 class Round(NamedTuple):
-    """What one round has measured, of a model learned from so many evaluations."""
+    """What one round has measured, of a model learned from ``num_evaluations``."""
 
     num_evaluations: int
     distance: float
@@ -52,11 +51,11 @@ class Round(NamedTuple):
     rhat: float
     noise_sd: float
     beyond: float
-    """Of the places beyond the outermost draws, how many (share) the posterior goes on to; NaN where none was asked."""
+    """Share of the places beyond the outermost draws to which the posterior extends; NaN if not all were evaluated."""
 
 
 def measured(log_ratios) -> tuple[float, float, float]:
-    """Return total variation distance, standard deviation and effective share of true over learned densities."""
+    """Return total variation distance, standard deviation and effective share by true minus learned log densities."""
     finite = log_ratios[np.isfinite(log_ratios)]
     if finite.size < 2:
         return 1.0, np.inf, 0.0
@@ -71,7 +70,7 @@ def normal_distance(log_ratio_sd: float) -> float:
 
 
 def noise_variance(errors: np.ndarray) -> np.ndarray:
-    """Return the variance (..., f) of the noise of each term, of errors (n, 2, f) at n places."""
+    """Return the noise variance (f,) of each term, from errors (n, 2, f) of two estimates at n places."""
     return 0.5 * np.mean((errors[:, 0] - errors[:, 1]) ** 2, axis=0)
 
 
@@ -84,9 +83,9 @@ def squared_error(errors: np.ndarray) -> tuple[float, float]:
     Parameters
     ----------
     errors : ndarray (n, 2, f)
-        True minus learned, at n >= 2 places, by two estimates, of f terms that are learned by themselves: their errors
-        are taken as independent of each other, so that the products of different terms are left out, whose expectation
-        is zero and whose variance is the largest.
+        True minus learned at n >= 2 places, by two estimates, of f terms that are learned separately. Their errors are
+        taken as independent, so products of different terms are left out: they have expectation zero, and most of the
+        variance.
     """
     n = len(errors)
     centered = errors - errors.mean(axis=0)  # a constant factor of a density does not count
@@ -95,7 +94,7 @@ def squared_error(errors: np.ndarray) -> tuple[float, float]:
 
 
 def tilt(errors: np.ndarray, inputs: np.ndarray) -> float:
-    """Return the variance over places of half the variance of the noise, as a linear function of the inputs.
+    """Return the variance over places of half the noise variance, fitted as a linear function of the inputs.
 
     The log of an unbiased estimate with normal noise lies below the log likelihood by half the variance of the noise.
     Where that changes with the parameters, the mean of the log estimates is tilted against the log likelihood.
@@ -113,19 +112,19 @@ def tilt(errors: np.ndarray, inputs: np.ndarray) -> float:
     design = np.hstack([np.ones((n, 1)), inputs - inputs.mean(axis=0)])
     fitted = design @ np.linalg.lstsq(design, half, rcond=None)[0]
     residual = np.sum((half - fitted) ** 2) / (n - k - 1)
-    return float(fitted.var() - residual * k / n)  # without the part that k coefficients take from chance
+    return float(fitted.var() - residual * k / n)  # minus what k coefficients fit by chance
 
 
 def measured_by_pairs(errors: np.ndarray, inputs: list[np.ndarray]) -> tuple[float, float, float]:
     """Return total variation distance, standard deviation and effective share of true over learned densities.
 
     One standard error is added to the variance of the log ratio: a distance that noise hides is not zero. The log ratio
-    is taken for normal: with variance v the distance is 2 Phi(sqrt(v) / 2) - 1, and the share exp(-v).
+    is taken as normal: with variance v the distance is 2 Phi(sqrt(v) / 2) - 1, and the share exp(-v).
 
     Parameters
     ----------
     errors : ndarray (n, 2, 1 + f)
-        As of :func:`squared_error`; the first is that of all that is not estimated. Places where one is not finite
+        As of :func:`squared_error`; the first is the error of all that is not estimated. Places where one is not finite
         count as lost.
     inputs : list of ndarray (n, k)
         Of each of the f estimated terms.

@@ -1,6 +1,6 @@
-"""The unknown functions of a model, evaluated for real: what they were given and returned at a place.
+"""Evaluate the true model, with the inputs and outputs of its black boxes.
 
-On any executor, with time limits, into a store that a run resumes.
+Evaluations run on any executor, with time limits, and go into a store from which a run can resume.
 """
 
 import math
@@ -23,7 +23,7 @@ _SAME_NATS = 0.01  # by which a likelihood of any size may differ between machin
 
 
 class Evaluated(NamedTuple):
-    """What an evaluation of the whole model gave."""
+    """Result of one evaluation of the whole model."""
 
     log_density: float
     """Of the model on the unconstrained scale; minus infinity where it has none."""
@@ -33,9 +33,9 @@ class Evaluated(NamedTuple):
 
 
 class TrueModel:
-    """Log density of a model with all that its calls without gradient were given and returned; each call runs once.
+    """Log density of a model, with inputs and outputs of its calls without gradient; each call runs once.
 
-    As ``vector_at`` returns it, an evaluation is one vector: the log density, then inputs and outputs call by call.
+    ``vector_at`` returns an evaluation as one vector: the log density, then inputs and outputs call by call.
 
     Parameters
     ----------
@@ -58,14 +58,14 @@ class TrueModel:
         self._shapes: list[tuple[int, ...]] = []
 
     def learn_shapes(self, positions: np.ndarray) -> tuple[Evaluated, Evaluated]:
-        """Return the first two evaluations with finite values at positions (n, d), by which all shapes are known.
+        """Return the first two evaluations with finite values at positions (n, d), and note the shapes of all arrays.
 
-        The same one twice where there are no two.
+        If there is only one, it is returned twice.
 
         Raises
         ------
         ValueError
-            Where there is none, and where a black box is random.
+            Where there is none, shapes change between places, or a black box is random.
         """
         found, first_error, may_be_zero = [], None, bool(self.estimated or self._whole)
         for position in positions:
@@ -75,7 +75,7 @@ class TrueModel:
             except Exception as error:
                 first_error = first_error or error
                 continue
-            # An estimate of zero is a value, and with many groups there may be one at every place; so is a likelihood.
+            # An estimate or likelihood of zero is a value: with many groups every place may have an estimate of zero.
             if all((np.isfinite(a) | (np.isneginf(a) & may_be_zero)).all() for a in arrays):
                 found.append((position, log_density, arrays, seed))
                 if len(found) == 2:
@@ -92,7 +92,7 @@ class TrueModel:
                 "a black box of this model returns arrays of other sizes at other places: let it return always as many "
                 "numbers, NaN where there are none."
             )
-        position, _, arrays, seed = found[-1]  # the first one is often zero, which relative noise leaves as it is
+        position, _, arrays, seed = found[-1]  # not the first, often zero: relative noise would not show there
         _, again = self._at(position, np.random.default_rng(seed))  # estimates by the same random numbers
         if not all(np.array_equal(a, b) for a, b in zip(arrays, again, strict=True)):
             raise ValueError(
@@ -104,7 +104,7 @@ class TrueModel:
 
     @property
     def is_compiled(self) -> bool:
-        """Whether no call compiles what it evaluates, as the first one of a whole log likelihood does."""
+        """Whether the next call compiles nothing, unlike the first call of a whole log likelihood."""
         return all(op.is_compiled for op in self._whole)
 
     @property
@@ -113,16 +113,16 @@ class TrueModel:
         return 1 + sum(int(np.prod(s)) for s in self._shapes)
 
     def vector_at(self, position: np.ndarray, noise: np.random.Generator | None) -> np.ndarray:
-        """Return the vector of the evaluation at a position (d,), of estimates with this source of noise."""
+        """Return the vector of the evaluation at a position (d,); estimates take their noise from ``noise``."""
         log_density, arrays = self._at(position, noise)
         if [a.shape for a in arrays] != self._shapes:
             raise ValueError("a black box returned an array of another size than before.")
         return _vector(log_density, arrays)
 
     def read(self, vector: np.ndarray, position: np.ndarray) -> Evaluated:
-        """Return the parts of the vector of an evaluation at a position (d,); one that failed is NaN.
+        """Return the parts of the vector of an evaluation at a position (d,); the vector is NaN if it failed.
 
-        Where a model has one call, and that raised, its inputs are those that it was given; with several calls nobody
+        If the model has one call and it failed, the inputs of that call are computed again; with several calls nobody
         knows which one raised.
         """
         edges = np.cumsum([1, *(int(np.prod(s)) for s in self._shapes)])[:-1]
@@ -145,10 +145,10 @@ def _vector(log_density, arrays):
 
 
 class Evaluations:
-    """Vectors of a model, of which the log density is the first number, each evaluated once.
+    """Evaluate a ``TrueModel`` once at each place; the first number of each vector is the log density.
 
-    The model is a ``TrueModel``. Entropy and number are the seed of each noisy estimate; one may take ``timeout``
-    seconds. The store has room for ``most`` evaluations and is recognized by the texts of ``identity``.
+    ``entropy`` and its number seed the noise of an evaluation, which may take ``timeout`` seconds. The store has room
+    for ``most`` evaluations and is recognized by the texts of ``identity``.
     """
 
     def __init__(self, true, most, entropy, executor, store, timeout, identity, num_dims):
@@ -190,7 +190,7 @@ class Evaluations:
         for number, result, error in batches:
             value, status, text = result if error is None else (np.nan, Status.LOST, f"{type(error).__name__}: {error}")
             self.first_error = self.first_error or text
-            vector = np.full((1, self._size), value)  # NaN of one that failed
+            vector = np.full((1, self._size), value)  # NaN if it failed
             arrays = {"position": positions[[number - first]], _NAME: vector, "status": np.array([int(status)])}
             self._keeper.write(number, {f"{_GROUP}/{k}": v for k, v in arrays.items()}, status != Status.LOST)
             progress()

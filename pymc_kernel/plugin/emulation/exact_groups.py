@@ -30,14 +30,14 @@ from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
 from pymc_kernel.plugin.warn import warn_user
 
-# With 3 in place of 1 the smallest effective size of 43 parameters was 100 in place of 65 of 1,000 draws, their median
-# 350 in place of 220; a draw of twelve groups took 27 milliseconds in place of 16.
+# With 3 instead of 1, the smallest effective sample size of 43 parameters was 100 instead of 65 of 1,000 draws, the
+# median 350 instead of 220; a draw of twelve groups took 27 milliseconds instead of 16.
 _TRANSITIONS = 3
-# Of the moves of a block with several terms, a random walk: by trajectories alone, a noise level that is an input of
-# twelve likelihoods had 17 effective draws of 4,000 (R-hat 1.20); with it 158 (1.03).
+# Share of random walks among moves of a block with several terms: with trajectories alone, a noise level that is an
+# input of twelve likelihoods had 17 effective draws of 4,000 (R-hat 1.20); with random walks 158 (1.03).
 _LOCAL = 0.5
-_SHORTEST = 0.1  # of its steps, relative to the best ones for a normal distribution (Roberts and Rosenthal 2001)
-_PROBED = 3  # draws at which each coordinate is moved, to see which estimates it moves
+_SHORTEST = 0.1  # step of a walk, relative to the best for a normal distribution (Roberts and Rosenthal 2001)
+_PROBED = 3  # draws at which each coordinate is moved, to see which estimates depend on it
 
 
 @dataclass_state
@@ -54,11 +54,11 @@ class Estimates(NamedTuple):
 
     values: list[np.ndarray]
     seeds: list[int]
-    """Of each estimate; with its inputs they determine it."""
+    """Of each estimate, which its seed and its inputs determine."""
 
 
 class Place(NamedTuple):
-    """Where a chain is, or may go, with all that a proposal from there is judged by."""
+    """A current or proposed position of a chain, with all that its acceptance probability depends on."""
 
     position: np.ndarray
     estimates: Estimates
@@ -93,44 +93,44 @@ class _OfBlock:
 
 
 class EmulatedGroups(ArrayStepShared):
-    """Exact draws from a model of estimated likelihoods, one for each group, along what was learned of them.
+    """Exact draws from a model with an estimated likelihood for each group, proposed by its emulated model.
 
-    ``pm.sample(step=pk.EmulatedNUTS(emulated))`` makes it where the model has estimates. Coordinates of the
-    unconstrained vector are split into blocks by the estimates that they move. A draw is a sweep over the blocks: a few
-    transitions of NUTS on the emulated density of a block, the others fixed, then estimates of those terms alone whose
-    inputs have moved, and acceptance by the true density with these estimates and the kept ones (pseudo-marginal,
+    ``pm.sample(step=pk.EmulatedNUTS(emulated))`` uses it where the model has estimates. Coordinates of the
+    unconstrained vector are split into blocks by the estimates that depend on them. A draw is a sweep over the blocks.
+    For each, NUTS makes a few transitions on its emulated density, the other blocks fixed. Only terms whose inputs have
+    moved are estimated again, and the true density with new and kept estimates decides on acceptance (pseudo-marginal,
     Andrieu and Roberts 2009: the accepted estimate of a term is part of the chain's state, and stays valid as long as
-    the term's inputs stay). A block that moves no term is always accepted where all else is exact.
+    the term's inputs stay). A block that moves no black box is always accepted.
 
     Parameters
     ----------
     emulated, model
-        As of :class:`EmulatedNUTS`.
+        As in :class:`EmulatedNUTS`.
     transitions : int, optional
-        Of NUTS in each block's proposal, three by default; they cost no estimate.
+        Transitions of NUTS in each block's proposal, three by default; they cost no estimate.
     **kwargs
-        Of ``pymc.NUTS``, as ``target_accept``.
+        Of ``pymc.NUTS``, such as ``target_accept``.
 
     Notes
     -----
-    In a hierarchy that is written centred (``pm.Normal("effect", center, spread)``) each group is a block, and
-    hyperparameters move without estimates: a draw costs one estimate of each group. What moves several terms at once,
-    such as hyperparameters of a hierarchy that is not centred or a parameter of all likelihoods, costs another one of
-    each, and the errors of all that was learned add up in one acceptance: every other such move is a random walk, by
-    steps of random length, of which some are short enough. The noises of all would add up, too. So each term keeps its
-    random numbers there: an estimate is a function of its inputs and a seed, which is part of the chain's state, and
-    only blocks that move the fewest terms draw a new one. Noise then cancels where an estimate with the same random
-    numbers is a smooth function of its inputs: importance sampling with normal numbers is, a particle filter that
-    resamples is not. Exact in both cases; in the second such blocks are hardly ever accepted once the noises of all
-    groups together have a standard deviation above two: write the hierarchy centred. Other black boxes are called once
-    for each block, and once for each draw.
+    In a centred hierarchy (``pm.Normal("effect", center, spread)``) each group is a block, and hyperparameters move
+    without estimates: a draw costs one estimate of each group. A block that moves several terms, such as
+    hyperparameters of a non-centred hierarchy or a parameter of all likelihoods, costs another estimate of each, and
+    the errors of all learned terms add up in one acceptance. So half of its moves are random walks with steps of random
+    length, some of them short enough. The noises of all terms would add up, too, so each term keeps its random numbers
+    there: an estimate is a function of its inputs and a seed, which is part of the chain's state, and only blocks that
+    move the fewest terms draw a new seed. Noise then cancels where an estimate with the same random numbers is a smooth
+    function of its inputs: importance sampling with normal numbers is, a particle filter that resamples is not. Draws
+    are exact in both cases. In the second, such blocks are hardly ever accepted once the summed noise of all groups has
+    a standard deviation above two: write the hierarchy centred. Other black boxes are called once for each block, and
+    once for each draw.
 
-    Tuning runs on the emulated model alone, each draw from one of the emulation's draws: a chain that goes on and on
-    comes to where nothing was evaluated, and what was learned of estimates may be wrong by a hundred nats there.
-    Statistics: ``accept``, the mean probability of acceptance of blocks that
-    move estimates, and ``least_accept``, the smallest of these; ``moved``, the share of these that moved;
-    ``stuck``, for how many draws in a row the block that is stuck has not moved; ``log_density`` with the estimates;
-    ``evaluations``, estimates of the term that was estimated most; ``diverging``, of any block.
+    Tuning runs on the emulated model alone, and each tuning draw starts at one of the emulation's draws: a long chain
+    would reach places where nothing was evaluated, where learned estimates may be wrong by a hundred nats. Statistics:
+    ``accept``, the mean probability of acceptance of blocks that move estimates, and ``least_accept``, the smallest of
+    these; ``moved``, the share of these that moved; ``stuck``, the largest number of draws in a row in which a block
+    has not moved; ``log_density`` with the estimates; ``evaluations``, estimates of the term that was estimated most;
+    ``diverging``, of any block.
     """
 
     name = "emulated_groups"
@@ -178,7 +178,7 @@ class EmulatedGroups(ArrayStepShared):
         self._walks = [ridged_cholesky(covariance[np.ix_(block, block)]) for block, _ in self.blocks]
 
     def _found_blocks(self) -> list[tuple[np.ndarray, tuple[int, ...]]]:
-        """Return coordinates by the terms that they move, at a few draws; astep asks again at each proposal."""
+        """Return coordinates grouped by the terms that they move at a few draws; ``astep`` checks each proposal."""
         rng = np.random.default_rng(0)
         moved = np.zeros((self._starts.shape[1], self._density.num_calls), bool)
         for x in rng.choice(self._starts, _PROBED):
@@ -193,9 +193,9 @@ class EmulatedGroups(ArrayStepShared):
         return [(np.array(coordinates), calls) for calls, coordinates in sorted(groups.items())]
 
     def _renewing(self) -> list[set[int]]:
-        """Return for each block the terms to which it gives new random numbers: it is among those that move fewest.
+        """Return for each block the terms to which it gives new seeds: no other block with the term moves fewer terms.
 
-        A term that no probe has moved gets new ones wherever it moves after all.
+        A term that no probe has moved gets a new seed from any block that moves it after all.
         """
         sizes = [[len(calls) for _, calls in self.blocks if c in calls] for c in range(self._density.num_calls)]
         unmoved = {c for c, of_term in enumerate(sizes) if not of_term}
@@ -227,7 +227,7 @@ class EmulatedGroups(ArrayStepShared):
 
     def _begin(self, tune):
         self.tune, self.is_placed, self.estimates = tune, False, None
-        self.runs = np.zeros(len(self.blocks), int)  # draws in a row without a move of each block
+        self.runs = np.zeros(len(self.blocks), int)  # of each block: draws in a row without a move
 
     def stop_tuning(self) -> None:
         """Fix step sizes and metrics."""
@@ -236,7 +236,7 @@ class EmulatedGroups(ArrayStepShared):
             step.stop_tuning()
 
     def astep(self, q0: RaveledVars):
-        """Return the next position: each block has been asked to move once."""
+        """Return the next position, after one proposal for each block."""
         x = np.array(q0.data, dtype=float)
         if self.tune or not self.is_placed:
             self.is_placed = True
@@ -278,7 +278,7 @@ class EmulatedGroups(ArrayStepShared):
         return RaveledVars(x.astype(q0.data.dtype), q0.point_map_info), [stats]
 
     def _first_estimates(self, x):
-        """Return a place and estimates there that are all above zero: ``x``, or draws of the emulated model."""
+        """Return a place, ``x`` or a draw of the emulated model, and estimates there that are all above zero."""
         for place in (x, *self.rng.choice(self._starts, STARTS_TRIED).astype(float)):
             inputs = self._density.inputs(place)
             seeds = self.rng.integers(2**63, size=len(inputs)).tolist()
@@ -304,7 +304,7 @@ class EmulatedGroups(ArrayStepShared):
         return proposal, has_diverged
 
     def _walked(self, number, x):
-        """Return where a random step of one block ends, of a random length, and that nothing diverged."""
+        """Return the end of a random-walk step of one block, of a random length, and False: nothing diverges."""
         block, _ = self.blocks[number]
         length = optimal_scale(len(block)) * _SHORTEST ** self.rng.random()
         proposal = x.copy()
@@ -330,12 +330,12 @@ class EmulatedGroups(ArrayStepShared):
 
 
 def acceptance_probability(log_ratio: float) -> float:
-    """Return the probability of acceptance; none where the log ratio is not finite."""
+    """Return the probability of acceptance; zero where the log ratio is not finite."""
     return math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
 
 
 def check_emulated(emulated: pm.Model, model: pm.Model, transitions: int | None) -> None:
-    """Raise where a model was not emulated, or is another one's; warn where chains on it did not agree."""
+    """Raise unless ``emulated`` was learned from a model like this one; warn where its chains did not agree."""
     emulation = getattr(emulated, "emulation", None)
     if emulation is None:
         raise TypeError(f"emulated must be what pk.emulate(model) returned, got {type(emulated).__name__}.")
@@ -351,12 +351,12 @@ def check_emulated(emulated: pm.Model, model: pm.Model, transitions: int | None)
 
 
 class EstimatedDensity:
-    """A log density, of which estimates are given as numbers.
+    """A log density in which estimates are given as numbers.
 
     Parameters
     ----------
     model : pymc.Model
-        Of which each estimated term is a call with one number as output.
+        Each of its estimated terms is a call with one number as output.
     """
 
     def __init__(self, model: pm.Model):
@@ -381,12 +381,12 @@ class EstimatedDensity:
         return float(self._density(position)[0])
 
     def inputs(self, position: np.ndarray) -> list[list[np.ndarray]]:
-        """Return what each estimate depends on at a position (d,)."""
+        """Return the inputs of each estimate at a position (d,)."""
         flat = iter(self._inputs(position))
         return [[np.asarray(next(flat)) for _ in n.inputs] for n in self._nodes]
 
     def estimate(self, call: int, inputs: list[np.ndarray], seed: int) -> np.ndarray:
-        """Return the estimate of a call at these inputs with these random numbers; that of one which raises is zero."""
+        """Return the log estimate of a call at these inputs with this seed; the estimate is zero if the call raises."""
         node, storage = self._nodes[call], [[None]]
         streams = [np.random.default_rng([seed, i]) for i in range(node.op.num_streams)]
         try:

@@ -21,7 +21,7 @@ from pymc_kernel.plugin.model.log_density import compile_log_density
 # Both by the text before the table "learned-chains" of RESULTS.md.
 _MOST_TRANSITIONS = 10  # with 30 hardly more effective draws
 TARGET_ACCEPT = 0.95  # with .8 far fewer, and hundreds of divergences: small steps cost no evaluation
-_FEWEST_DRAWS = 4  # of which ArviZ gives an effective size
+_FEWEST_DRAWS = 4  # for which ArviZ computes an effective sample size
 
 
 @dataclass_state
@@ -112,14 +112,14 @@ class EmulatedNUTS(pm.NUTS):
         check_emulated(emulated, model, transitions)
         function = density_and_gradient(emulated)
         self._starts, self._given_transitions = emulated.emulation.draws, transitions
-        # Interpreted: the time is the black boxes' own.
+        # Interpreted: nearly all of the time is spent in the black boxes.
         point = model.initial_point(random_seed=0)
         self._density = compile_log_density(model, model.value_vars, point, type(self).__name__, {"mode": STABLE})
         self._begin()
         super().__init__(model.value_vars, model=model, target_accept=target_accept, logp_dlogp_func=function, **kwargs)
 
     def __new__(cls, emulated=None, *args, **kwargs):
-        """Return the step of estimated models where the model is one."""
+        """Return an :class:`EmulatedGroups` step where the model has estimated likelihoods."""
         model = pm.modelcontext(kwargs.get("model"))
         if isinstance(emulated, pm.Model) and estimated_terms(model.logp())[0]:
             return EmulatedGroups(emulated, *args, **kwargs)

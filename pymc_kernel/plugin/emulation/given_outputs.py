@@ -1,4 +1,4 @@
-"""The log density of a model whose black boxes return given numbers: what was learned, held out, or drawn."""
+"""The log density of a model whose black boxes return given numbers: predictions, held-out ones, or random draws."""
 
 from collections.abc import Mapping, Sequence
 
@@ -15,7 +15,7 @@ from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.log_density import without_gradient
 from pymc_kernel.plugin.model.priors import initial_position
 
-_STEP = 1e-3  # of the reach of outputs, in differences: their error is far above rounding, and far below a third
+_STEP = 1e-3  # in units of the reach of outputs: differences are far above rounding, their error far below a third
 
 
 class _GivenRows:
@@ -31,7 +31,7 @@ class _GivenRows:
 
 
 class GivenOutputs:
-    """A model with numbers in place of what its black boxes return.
+    """A model with given numbers in place of the outputs of its black boxes.
 
     Parameters
     ----------
@@ -44,12 +44,12 @@ class GivenOutputs:
     Attributes
     ----------
     unknown : Unknown
-        The same, in which it is known what is a term of the log density.
+        The same, with ``is_term`` of each part as the log density has it.
 
     Raises
     ------
     ValueError
-        For a model that has something without gradient besides its black boxes.
+        For a model that has terms without gradient besides its black boxes.
     """
 
     def __init__(self, model: pm.Model, unknown: Unknown, learned: Sequence[LearnedPart], coarse: Mapping[int, Coarse]):
@@ -70,9 +70,9 @@ class GivenOutputs:
         self._known = np.empty(0), np.nan  # the last position, and the log density there with outputs of zero
 
     def _with_terms(self, parts, log_density, coarse):
-        """Return the parts, with whether the log density has the one output of each row as a summand.
+        """Return the parts, with ``is_term`` true where the log density has the one output of each row as a summand.
 
-        Then its slope is one, however large the output is. How far a cheap version is off is no log likelihood.
+        Then its slope by the output is one, however large that is. Errors of a cheap version are no log likelihood.
         """
         pairs = enumerate(zip(parts, self._rows, strict=True))
         rows_of = {i: rows for i, (part, rows) in pairs if rows.type.shape[1] == 1 and not is_difference(part, coarse)}
@@ -92,7 +92,7 @@ class GivenOutputs:
     def log_density(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray) -> float:
         """Return the log density at a position (d,) with these outputs (b, q) of the parts.
 
-        Where each output is a summand, the others are evaluated only once at a position that is asked for repeatedly.
+        Where each output is a summand, the other terms are evaluated only once for repeated calls at one position.
         """
         if not self._are_terms:
             return self._density_with(rows_of_parts, position)
@@ -109,14 +109,14 @@ class GivenOutputs:
     def has_density(
         self, rows_of_places: Sequence[Sequence[np.ndarray]], positions: np.ndarray, number: int, rows: np.ndarray
     ) -> np.ndarray:
-        """Return whether the density at positions (n, d) is above zero with outputs of parts, one with other rows."""
+        """Return whether the density at positions (n, d) is above zero, with ``rows`` as the outputs of one part."""
         asked = zip(rows_of_places, positions, rows, strict=True)
         return np.isfinite([self._with_rows(parts, position, number, own) for parts, position, own in asked])
 
     def learned_outputs(self, inputs: Sequence[np.ndarray], fits) -> list[np.ndarray]:
-        """Return what ``fits``, as of ``Record.fits``, say of the outputs (b, q) of each part at inputs (b, k).
+        """Return the outputs (b, q) of each part at inputs (b, k) that ``fits``, from ``Record.fits``, predict.
 
-        NaN where the inputs are.
+        NaN where inputs are not finite.
         """
         rows_of_parts = [np.full(rows.type.shape, np.nan) for rows in self._rows]
         for part, rows, outputs, (of_part, *_) in zip(self.unknown.parts, inputs, rows_of_parts, fits, strict=True):
@@ -153,8 +153,8 @@ class GivenOutputs:
     def levels(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray, outputs, number: int) -> np.ndarray:
         """Return the log densities (n, b) at a position (d,) with outputs (b, q) of parts, each with one other row.
 
-        This is a row of ``outputs`` (n, b, q), in place of its own in the part with this number; minus infinity where
-        it is not finite.
+        Entry (i, b) has ``outputs[i, b]``, of ``outputs`` (n, b, q), as row b of part ``number``; minus infinity where
+        that row is not finite.
         """
         levels = np.full(outputs.shape[:2], -np.inf)
         for i, b in np.argwhere(np.isfinite(outputs).all(axis=2)):
@@ -172,12 +172,12 @@ class GivenOutputs:
         return self.log_density([*rows_of_parts[:number], rows, *rows_of_parts[number + 1 :]], position)
 
     def curvatures(self, positions: np.ndarray, inputs: Sequence, fits, rng: np.random.Generator) -> list[np.ndarray]:
-        """Return minus the second derivatives of the log density by the outputs of each row, summed; means of places.
+        """Return minus the second derivatives of the log density by the outputs of each row, summed; means over places.
 
-        For each part (b,), the outputs in units of their reach, on the scale on which they are learned; zero where
-        they are below, and of parts that are terms, a single row or without penalty. By second differences in a
-        direction of random signs, which are exact for a likelihood of independent data: two evaluations of the log
-        density for each row and place.
+        For each part (b,). Outputs are in units of their reach, on the scale on which they are learned. Negative means
+        become zero; parts that are terms, a single row or without penalty have zeros. Second differences along random
+        signs are exact for a likelihood of independent data; they take two evaluations of the log density for each row
+        and place.
 
         Parameters
         ----------
@@ -208,9 +208,9 @@ class GivenOutputs:
 
     @one_blas_thread
     def versions(self, position: np.ndarray, inputs, fits, number: int, rng: np.random.Generator) -> np.ndarray:
-        """Return log densities (number,) at a position (d,) with outputs as they may be, by what is learned.
+        """Return log densities (number,) at a position (d,) with outputs drawn at random from what is learned.
 
-        Minus infinity where one is not finite, as of a share above one.
+        Minus infinity where one is not finite, as for a probability above one.
 
         Parameters
         ----------

@@ -1,4 +1,4 @@
-"""A model as a graph that may be changed, and back.
+"""Turn a model into a graph that can be changed, and back.
 
 Black boxes that the ``logp`` of a ``pm.CustomDist`` calls become calls in the model, where they are learned. Where no
 part can be learned by itself, the log likelihood becomes one black box of all parameters.
@@ -31,10 +31,10 @@ _NAME = "log_likelihood"
 
 
 class _HiddenInitialValues(dict):
-    """Initial values of a model that may become a graph all the same.
+    """Initial values that do not keep a model from becoming a graph.
 
-    Graphs know no initial values, and PyMC refuses a model with any among ``values()``: so do ``Model.copy``, ``pm.do``
-    and ``pm.compute_log_likelihood``. Whatever begins a chain asks by key.
+    Graphs have no initial values, and PyMC refuses to convert a model with any among ``values()``, also in
+    ``Model.copy``, ``pm.do`` and ``pm.compute_log_likelihood``. Code that begins a chain looks values up by key.
     """
 
     def values(self) -> list[None]:
@@ -43,9 +43,9 @@ class _HiddenInitialValues(dict):
 
 
 class _Silent(list):
-    """Potentials of which the forward samplers of PyMC do not warn.
+    """Potentials about which PyMC's forward samplers do not warn.
 
-    They warn of any that draws of the prior leave out. Draws of the posterior have none left out.
+    They warn since prior draws ignore potentials. Posterior draws have taken them into account.
     """
 
     def __bool__(self) -> bool:
@@ -53,7 +53,7 @@ class _Silent(list):
 
 
 def with_silent_potential(model: pm.Model, name: str, value) -> None:
-    """Add a potential to a model; where there is no other, PyMC's forward samplers do not warn of it."""
+    """Add a potential to a model; where there is no other, PyMC's forward samplers do not warn about it."""
     is_only = not model.potentials
     with model:
         pm.Potential(name, value)
@@ -84,7 +84,7 @@ def model_of_graph(fgraph, model: pm.Model) -> pm.Model:
     Unlike other models with initial values, it may be copied and conditioned.
     """
     copy = model_from_fgraph(fgraph, mutate_fgraph=True)
-    # Not by named_vars: of a model that was itself made of a graph these have another order.
+    # Not by named_vars, whose order differs in a model that was itself made from a graph.
     known = [*model.free_RVs, *model.observed_RVs, *model.deterministics, *model.potentials]
     order = {v.name: i for i, v in enumerate(known)}
     for variables in (copy.free_RVs, copy.observed_RVs, copy.deterministics, copy.potentials):
@@ -98,7 +98,7 @@ def model_of_graph(fgraph, model: pm.Model) -> pm.Model:
 def with_hoisted(model: pm.Model) -> pm.Model:
     """Return the model, or a copy in which no ``logp`` of observed custom distributions calls a black box any more.
 
-    What the black boxes return are further parameters of these distributions in the copy, computed in the model from
+    In the copy, outputs of the black boxes are further parameters of these distributions, which the model computes from
     parameters and data.
     """
     custom = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, CustomDistRV | CustomSymbolicDistRV)]
@@ -115,9 +115,9 @@ def with_hoisted(model: pm.Model) -> pm.Model:
 
 
 def _opened(rv, value):
-    """Return outputs of black boxes in the log density of a custom distribution, that, and what its placeholders are.
+    """Return outputs of black boxes in the log density of a custom distribution, this density, and its placeholders.
 
-    The last is a dictionary from placeholders of the data and the parameters, in this order, to those of the model.
+    The last is a dictionary from placeholders of the data and the parameters, in this order, to the originals.
     """
     node = rv.owner
     given = node.op.dist_params(node) if isinstance(node.op, RandomVariable) else node.inputs[1:]
@@ -156,9 +156,9 @@ def _hoisted(rv, outputs, term, known, shape):
 
 
 class LogLikelihoodOp(Op):
-    """The log likelihood of a model, a number, by the values of its free variables on the unconstrained scale.
+    """The log likelihood of a model, a number, as a function of its free variables on the unconstrained scale.
 
-    Compiled by PyMC where it is first called, so that it may be sent to other processes.
+    PyMC compiles it in each process at its first call there, so that it can be sent to other processes.
 
     Parameters
     ----------
@@ -201,8 +201,8 @@ class LogLikelihoodOp(Op):
 def with_whole_likelihood(model: pm.Model, compile_kwargs: dict | None = None) -> pm.Model:
     """Return a model with the same prior, and one potential in place of observed variables and potentials.
 
-    It is a black box of the free variables on the unconstrained scale. Deterministic variables stay, but for those
-    that call other black boxes, and the data are numbers in them.
+    The potential is a black box of the free variables on the unconstrained scale. Deterministic variables stay, except
+    those that call black boxes; data in them become numbers.
     """
     if not [*model.observed_RVs, *model.potentials]:
         raise ValueError("this model has no observed variable and no potential, so there is no likelihood to learn.")
@@ -217,7 +217,7 @@ def with_whole_likelihood(model: pm.Model, compile_kwargs: dict | None = None) -
 
 def with_prior_alone(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:
     """Return a model with the same prior and no likelihood, and its free variables on the unconstrained scale."""
-    # What else depends on the data has them as numbers: an observed variable without observations would be random.
+    # Other variables that use the data get numbers: an observed variable without observations would be random.
     with hidden_initial_values(model):
         given = pm.do(model, observed_values(model, None))
     alone = model_of_graph(graph_of_model(given)[0], model)

@@ -1,6 +1,6 @@
 """The unknown functions of a model as rows: each row of inputs gives a row of outputs, by itself.
 
-One call for all subjects, a call for each in a Python loop, and an operator that was vectorized come to the same.
+One call for all subjects, a call for each in a Python loop, and a vectorized operator are treated alike.
 """
 
 from collections.abc import Callable, Sequence
@@ -57,9 +57,9 @@ class Rows(NamedTuple):
 
     @property
     def block(self) -> int:
-        """How many consecutive outputs may have the same sum, as in rows of a matrix.
+        """How many consecutive outputs may have a constant sum, as in rows of a matrix.
 
-        Those of a row in the last dimension of the first array, or all where there are several.
+        The last dimension of the output; all outputs of a row if rows run along that, or with several arrays.
         """
         (_, num_outputs), shape, axis = self.sizes, self.output_shapes[0], self.output_axes[0]
         is_along_rows = not shape or (self.shape and axis % len(shape) == len(shape) - 1)
@@ -88,7 +88,7 @@ class Rows(NamedTuple):
         return np.concatenate([np.reshape(v, (self.num_rows, -1)) for v in moved], axis=1).astype(float)
 
     def assembled(self, rows: TensorVariable) -> list[TensorVariable]:
-        """Return the outputs, of their rows (b, q)."""
+        """Return the outputs, assembled from their rows (b, q)."""
         outputs, start = [], 0
         for shape, axis in zip(self.output_shapes, self.output_axes, strict=True):
             size = int(np.prod(shape)) // self.num_rows
@@ -103,7 +103,7 @@ class Rows(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows of as many inputs and outputs, of one call or of several: what is learned together.
+    """Rows that are learned together: of one call, or of several with the same numbers of inputs and outputs.
 
     Attributes
     ----------
@@ -112,7 +112,7 @@ class Part(NamedTuple):
     functions : ndarray (b,)
         For each row the number of its function, from zero on.
     like : Rows
-        One of the calls, whose rows all of the part are like: as many inputs and outputs, exact or not.
+        One of the calls, for what all have in common: numbers of inputs and outputs, and whether they are estimates.
     is_term : bool
         Whether each row has one output, a summand of the log density: a log likelihood.
     """
@@ -134,7 +134,7 @@ class Part(NamedTuple):
 
     @property
     def is_row(self) -> bool:
-        """Whether it is a single row: no other one shows the function where this one is not."""
+        """Whether it is a single row, so that no other row shows the function elsewhere."""
         return len(self.functions) == 1
 
     @property
@@ -144,10 +144,10 @@ class Part(NamedTuple):
 
     @property
     def has_penalty(self) -> bool:
-        """Whether what is not known of it costs log density.
+        """Whether uncertainty about its outputs lowers the log density.
 
-        Several estimates have none: their penalty would take the square of all rows that carry what is learned, at each
-        gradient.
+        Several estimates have no penalty: each gradient would take time in proportion to the squared number of points
+        that carry the fit.
         """
         return self.is_row or not self.like.is_estimate
 
@@ -171,7 +171,7 @@ def rows_of(
         return _rows_of_vectorized(box, whole)
     for rows in _candidates(whole):
         if _is_by_row(rows, inputs, outputs, others):
-            # At one place alone functions that differ may agree, as multiples of zero do.
+            # At one place different functions may agree, as multiples of zero do, so two places are compared.
             return _with_functions(rows, all(_is_one_function(rows, given) for given in (inputs, others())))
     return whole
 
@@ -179,7 +179,7 @@ def rows_of(
 def _rows_of_vectorized(box, whole):
     batch = whole.output_shapes[0][: box.node.op.batch_ndim(box.node)]
     num_batch = len(batch)
-    # Inputs that broadcast over some of several batch dimensions are left to one function of them all.
+    # If an input broadcasts over only some of the batch dimensions, the call is learned as one row.
     is_full = [shape[:num_batch] == batch for shape in whole.input_shapes]
     is_single = [set(shape[:num_batch]) <= {1} for shape in whole.input_shapes]
     if not all(a or b for a, b in zip(is_full, is_single, strict=True)):
@@ -209,7 +209,7 @@ def _candidates(whole):
 
 
 def _is_by_row(rows, inputs, outputs, others):
-    """Return whether rows of outputs stay to the bit where their inputs stay, and half of the other rows change."""
+    """Return whether new inputs for every second row change outputs of these rows, and not a bit of the others."""
     is_even = np.arange(rows.num_rows) % 2 == 0
     before = rows.outputs(outputs)
     if not np.isfinite(before).all():
@@ -226,7 +226,7 @@ def _is_by_row(rows, inputs, outputs, others):
 
 
 def _is_one_function(rows, inputs):
-    """Return whether all rows give the same outputs for the same inputs, but for rounding."""
+    """Return whether all rows give the same outputs for the same inputs, up to rounding."""
     alike = [v.copy() for v in inputs]
     for value, axis in zip(alike, rows.input_axes, strict=True):
         if axis is not None:
@@ -245,7 +245,7 @@ def _called(box, inputs):
 
 
 def parts_of(calls: Sequence[Rows]) -> list[Part]:
-    """Return the calls by what is learned together: none feeds another, as many inputs and outputs, exact or not."""
+    """Return the calls grouped by what is learned together: none feeds another, with equal sizes, all exact or none."""
     depth: list[int] = []
     groups: dict[tuple, list[int]] = {}
     known = {out: i for i, rows in enumerate(calls) for out in rows.box.node.outputs}

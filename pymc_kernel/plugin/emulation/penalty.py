@@ -1,10 +1,10 @@
-"""The log density that is lost, on average, by what is not known of a learned part.
+"""The penalty for uncertainty about learned outputs: the log density that their errors cost on average.
 
-Outputs h with errors of variance v have, on average, a lower log likelihood than at their mean. Of a single row the
-mean of those at h + sqrt(v) s and h - sqrt(v) s stands for it, with signs s: for independent data and errors of two
-points it is exact, however long the tails. Of several rows it is v c / 2, with the curvature -c where the chains are:
-others show the function where one row is far, and a gradient costs half as much. Where h is the log likelihood itself,
-v / 2 less than its mean is the logarithm of the harmonic mean of what the likelihood may be. Without this loss an
+Outputs h with errors of variance v have, on average, a lower log likelihood than at their mean. For a single row, the
+log likelihood is averaged over h + sqrt(v) s and h - sqrt(v) s with random signs s: for independent data and two-point
+errors that is exact, however long the tails. For several rows the loss is v c / 2, with the curvature -c where the
+chains are: other rows show the function where one is far off, and a gradient costs half as much. Where h is the log
+likelihood itself, the loss is v / 2, which leads to the harmonic mean of the possible likelihoods. Without this loss an
 emulated model has modes where nothing was evaluated.
 """
 
@@ -24,11 +24,11 @@ from pymc_kernel.linalg import squared_distances
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 
 NAME = "emulation_penalty"
-_SMALLEST = 1e-12  # variance of an output of amplitude one: rounding, and the root has a slope there
+_SMALLEST = 1e-12  # least variance of an output of amplitude one: above rounding, and its root has a finite slope
 
 
 class Errors:
-    """Errors that a part may have as a graph of its scaled inputs; what they depend on is in shared variables.
+    """Possible errors of a part as a graph of its scaled inputs; all that they depend on is in shared variables.
 
     Parameters
     ----------
@@ -55,7 +55,7 @@ class Errors:
         values = {
             "scaled": [b.points * inverse for b, inverse in zip(bounds, inverse_length_scales, strict=True)],
             "slopes": [b.points * root / b.points.shape[1] for b, root in zip(bounds, roots, strict=True)],
-            "reduction": [b.reduction for b in bounds],  # points that are filled up have no share of it
+            "reduction": [b.reduction for b in bounds],  # zero for points that are filled up
             "root": roots,
         }
         for field, shared in self._shared.items():
@@ -77,7 +77,7 @@ class Errors:
 
 
 def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | None:
-    """Add the sum of losses to a model; return how much it counts, a shared variable that is one, or None of none."""
+    """Lower a model's log density by losses; return their factor, a shared variable of one, or None without losses."""
     if not losses:
         return None
     share = pytensor.shared(1.0, name=f"share_of_{NAME}")
@@ -88,13 +88,13 @@ def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | 
 def lost_on_average(model: pm.Model, shifted: pm.Model, shift: TensorVariable) -> TensorVariable:
     """Return how much lower the log density of a model is, on average, with the errors of learned outputs.
 
-    At least zero: where the likelihood is convex errors would make it higher. And zero where it has no value with them.
+    Never below zero, though errors raise a log density that is convex. Zero where it is not finite with them.
 
     Parameters
     ----------
     model : pymc.Model
     shifted : pymc.Model
-        A copy, whose learned outputs are off by ``shift``, a scalar, times their errors.
+        A copy whose learned outputs are shifted by ``shift``, a scalar, times their errors.
     """
     names = [v.name for v in (*shifted.basic_RVs, *shifted.potentials) if shift in ancestors([v])]
     middle = _sum_of_terms(model, names, model, {})
@@ -104,7 +104,7 @@ def lost_on_average(model: pm.Model, shifted: pm.Model, shift: TensorVariable) -
 
 
 def _sum_of_terms(copy, names, model, given):
-    """Return the sum of log densities of variables of a copy, by their names, where those of a model are."""
+    """Return the sum of log densities of a copy's variables with these names, at the values of a model's variables."""
     # The log density of a function of random variables has copies of these, so plain variables stand for them.
     stand_ins = {v: v.type(v.name) for v in copy.free_RVs}
     sums = []
@@ -120,7 +120,7 @@ def _sum_of_terms(copy, names, model, given):
 def shared_arrays(
     name: str, num_functions: int, sizes: Mapping[str, tuple[int | None, ...]]
 ) -> dict[str, TensorSharedVariable]:
-    """Return shared variables by field, each (functions, *size) and full of zeros; of length one where it is None."""
+    """Return shared variables by field, each (functions, *size) and full of zeros; a length of None begins as one."""
     shapes = {field: (num_functions, *size) for field, size in sizes.items()}
     return {
         field: pytensor.shared(np.zeros([1 if s is None else s for s in shape]), name=f"{name}_{field}", shape=shape)
@@ -129,7 +129,7 @@ def shared_arrays(
 
 
 def filled_up(arrays: Sequence[np.ndarray], fill: float = 0.0) -> np.ndarray:
-    """Return arrays as one, (functions, ...), with a number where others are longer; none of its lengths is zero."""
+    """Return arrays as one, (functions, ...), padded with a number to the longest; none of its lengths is zero."""
     shape = [max(1, *lengths) for lengths in zip(*(np.shape(a) for a in arrays), strict=True)]
     out = np.full((len(arrays), *shape), fill)
     for number, array in enumerate(arrays):
@@ -138,7 +138,7 @@ def filled_up(arrays: Sequence[np.ndarray], fill: float = 0.0) -> np.ndarray:
 
 
 def of_rows(shared: Mapping[str, TensorSharedVariable], functions: np.ndarray) -> dict:
-    """Return the arrays (b, *size) of rows whose functions (b,) these are; of a single function (*size), for all."""
+    """Return the arrays (b, *size) of rows with these functions (b,); with a single function (*size), for all rows."""
     if not functions.any():
         return {field: array[0] for field, array in shared.items()}
     if np.array_equal(functions, np.arange(len(functions))):

@@ -40,7 +40,7 @@ class Record:
         return len(self.evaluated)
 
     def add(self, places: np.ndarray, evaluated: list[Evaluated], is_chosen: np.ndarray) -> None:
-        """Take in the evaluations at new places (n, d), one after the other at each."""
+        """Add evaluations at new places (n, d); repeated ones at a place follow each other."""
         repeats = self.unknown.repeats
         self.positions = np.concatenate([self.positions, np.repeat(places, repeats, axis=0)])
         self.evaluated += evaluated
@@ -65,7 +65,7 @@ class Record:
     def best_places(self, count: int) -> np.ndarray:
         """Return the places (count, d) with the largest true log density, or mean of two estimates.
 
-        Of estimates that are zero nobody knows how likely they are: their places come last.
+        Nobody knows how likely a place with an estimate of zero is: such places come last.
         """
         levels = self.levels
         if self.unknown.estimated:
@@ -78,21 +78,21 @@ class Record:
         return self.evaluated[number // repeats * repeats :][:repeats]
 
     def fits(self, margins: Sequence[np.ndarray], rng: np.random.Generator) -> list[tuple] | None:
-        """Return the arguments of ``LearnedPart.renew`` of each part, but for curvatures; None for too few rows.
+        """Return the arguments of ``LearnedPart.renew`` of each part, except ``steps``; None for too few rows.
 
         Parameters
         ----------
         margins : sequence of ndarray (n, b)
-            Of the rows of each part, by how much they lie where the posterior may be (nats). These are learned, and
-            others only as far as they are too few to learn the smoothness from: what a function does elsewhere is
-            learned at the cost of what it does here.
+            By how many nats rows of each part exceed the lowest log density of draws. Rows with margins of at least
+            zero are learned, others only if these are too few to learn the smoothness from: to fit a function elsewhere
+            costs accuracy here.
         rng : numpy.random.Generator
         """
         fits = []
         for part, margin in zip(self.unknown.parts, margins, strict=True):
             inputs, outputs, is_factor = self.values(part)
             has_values = np.isfinite(inputs).all(axis=2) & np.isfinite(outputs).all(axis=2)
-            # Of several rows without any value nobody knows which one failed.
+            # If none of several rows has a value, nobody knows which one failed.
             has_failed = np.isfinite(inputs).all(axis=2) & ~has_values
             has_failed &= has_values.any(axis=1, keepdims=True) | (has_values.shape[1] == 1)
             is_noisy = part.like.is_estimate
@@ -116,14 +116,14 @@ class Record:
         return fits
 
     def _near(self):
-        """Return which evaluations (n,) are where the posterior may be, and next ones: enough to tell directions by."""
+        """Return which evaluations (n,) may lie in the posterior, and the next best: enough to find directions."""
         levels, (count, num_coordinates) = self.log_densities, self.positions.shape
         levels = np.where(np.isfinite(levels), levels, np.finfo(float).min)
         least = lowest_like(levels.max(), num_coordinates)
         return nearest_rows(np.full(count, True), levels - least, 2 * (num_coordinates + 1))
 
     def held_out(self, margins: Sequence[np.ndarray], fits) -> list[np.ndarray]:
-        """Return the outputs (n, b, q) of each part at all places, by what ``fits`` learn from other places.
+        """Return the outputs (n, b, q) of each part at all places, predicted from other places as ``fits`` would.
 
         NaN where an evaluation failed.
         """
@@ -146,9 +146,9 @@ class Record:
         return rows_of_parts
 
     def values(self, part: Part) -> tuple[np.ndarray, np.ndarray, bool]:
-        """Return inputs and what is learned (evaluations, rows, k or q) of a part, and whether that is a factor.
+        """Return inputs and targets of the fit (evaluations, rows, k or q) of a part, and whether targets are factors.
 
-        Outputs are learned, or how far they are from those of a cheap version: as factors where all are positive.
+        Targets are outputs, or with a cheap version their ratios to its outputs if all are positive, else differences.
         """
         members = [(i, self.unknown.calls[i]) for i in part.calls]
         inputs = np.array([self.unknown.inputs_of(part, e) for e in self.evaluated])
@@ -167,26 +167,26 @@ class Record:
 
 
 def nearest_rows(is_known, margin, least):
-    """Return which of the known rows (n, b) have no margin (n, b) below zero; at least so many, the next ones."""
+    """Return which known rows (n, b) have a margin (n, b) of at least zero, or one of the ``least`` largest margins."""
     known = np.sort(margin[is_known])
     return is_known & (margin >= min([0.0, *known[-least:][:1]]))
 
 
 def best_of(levels: np.ndarray) -> np.ndarray:
-    """Return the indices (m,) of the finite ones of levels (n,), the largest first."""
+    """Return the indices (m,) of finite levels (n,), the largest first."""
     finite = np.flatnonzero(np.isfinite(levels))
     return finite[np.argsort(-levels[finite])]
 
 
 def lowest_like(largest: float, num_coordinates: int) -> float:
-    """Return the log density below which hardly any draw of a normal distribution with this largest one is."""
+    """Return the log density below which hardly any draw of a normal distribution with this maximum lies."""
     return largest - depth_of_draws(num_coordinates)
 
 
 def with_zeros(log_estimates: np.ndarray, functions: np.ndarray) -> np.ndarray:
-    """Return log estimates (n, b, 1) with those of zero a nat below the lowest other one of their function (b,).
+    """Return log estimates (n, b, 1), with zeros put a nat below the lowest other one of their function (b,).
 
-    Left out, they would make a likelihood high where an estimate is hardly ever more than zero.
+    Without them a likelihood would look high where nearly all estimates are zero.
     """
     out = log_estimates.copy()
     for function in np.unique(functions):

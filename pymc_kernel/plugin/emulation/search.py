@@ -32,16 +32,16 @@ from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, ModelPrior, initial_pos
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
 
-# Total variation distance at which searches stop by default: that of a normal distribution that is shifted by an eighth
-# of its standard deviation.
+# Total variation distance at which searches stop by default: that between two normal distributions which are an eighth
+# of their standard deviation apart.
 TOLERANCE = 0.05
 _CHAINS = 4
 _UNCERTAIN = 2  # evaluations in a round where what is learned is least certain, of ``COMPARED`` draws
-POOR = 0.5  # distance from which on more than half of what is drawn has no place in the posterior
-_GROWTH = 0.25  # of a batch of estimates, relative to all so far: one fit costs more than another dozen estimates tell
-_LEARNED = 3  # rounds in a row that found nothing to learn, after which chains will not agree by more evaluations
+POOR = 0.5  # distance at which half of the mass that is drawn from is not in the posterior
+_GROWTH = 0.25  # of a batch of estimates, relative to all so far: a fit costs more than a dozen estimates are worth
+_LEARNED = 3  # rounds in a row that found nothing to learn: after these, evaluations will not make chains agree
 _VERSIONS = 4  # of the outputs at a draw, by which its uncertainty is known within a third
-_FAVORABLE_OF = 20  # versions of the outputs at a place: the odds of the most favorable are those of a test at 5 %
+_FAVORABLE_OF = 20  # versions of the outputs at a place: the most favorable of so many is like a test at 5 %
 _EXACT = (
     " Exact draws correct such a difference, though not a tail or a mode that was never drawn, for an evaluation each: "
     "by pk.EmulatedNUTS, or pk.sample_surrogate with exact=True."
@@ -51,7 +51,7 @@ MODES_APART = (
     "pm.sample does not."
 )
 TOO_FEW = "evaluations are too few to learn from and to measure what was learned"
-_TAIL = 0.05  # of the draws: places with a lower log density are not like them
+_TAIL = 0.05  # quantile of the log density of draws: places below it are not like them
 
 
 class Search:
@@ -102,12 +102,12 @@ class Search:
         self.noise_share, self.noise_sd = noise_share, 0.0
 
     def run(self, prior, places: np.ndarray, size: int | None, most: int, evaluate, progressbar: bool) -> None:
-        """Evaluate ``places`` (n, d), then learn in rounds of ``size``, until the search ends or after ``most``.
+        """Evaluate ``places`` (n, d), then learn in rounds of ``size`` until the search ends or ``most`` are evaluated.
 
         The search also ends if three rounds in a row found nothing to learn and the chains still do not agree.
 
         Without ``size`` a round has two evaluations for each coefficient of a linear function of the inputs, plus two.
-        While the emulator is poor it has one of each chain, as most draws show the same fault. With estimates each
+        While the emulator is poor it has one draw of each chain, as most draws show the same fault. With estimates each
         place is evaluated twice, and a round has at least a quarter of the places so far.
 
         Parameters
@@ -132,15 +132,15 @@ class Search:
                 left = (most - len(self.record)) // self.repeats
                 if ((self.has_ended and not self.never_ends) or not left) and (self._take_in_all() or not left):
                     break
-                if self.fits is not None:  # else the batch is of the prior
+                if self.fits is not None:  # else the batch has draws of the prior
                     of_kinds |= {"explored": self._explored(prior), **self.challengers.places}
                     of_kinds["uncertain"] = self._most_uncertain()
 
     def _weigh_modes(self, prior) -> bool:
-        """Draw by particles from now on, and forget the best fit, which may lack a mode; return whether this is new."""
+        """Switch to particles and distrust the best fit, which may lack a mode; return False if that is impossible."""
         if self.particles is not None or not prior.is_proper:
             return False
-        learned_prior = ModelPrior(self.emulated)  # that of the model may call a black box
+        learned_prior = ModelPrior(self.emulated)  # the model's own may call a black box
         self.particles, self.num_by_chains = Particles(self.chains, learned_prior, self.rng), len(self.rounds)
         self.best, self.is_confirmed = self.best._replace(distance=1.0), False
         return True
@@ -182,9 +182,9 @@ class Search:
         return Chains(self.emulated)
 
     def coarse_places(self, prior, size: int) -> np.ndarray | None:
-        """Return draws (size, d) of the model in which cheap versions replace all black boxes, before it is learned.
+        """Return draws (size, d) of the model with cheap versions in place of all black boxes, before it is learned.
 
-        None if some black box has no cheap version, or if the density is zero at two hundred draws of the prior.
+        None if some black box has no cheap version, or if fewer than four of two hundred prior draws have a density.
         """
         if len(self.coarse) < len(self.unknown.calls):
             return None
@@ -199,10 +199,10 @@ class Search:
     def add(self, batch: np.ndarray, evaluated: list[Evaluated], kinds: np.ndarray) -> None:
         """Take in the evaluations of a batch (n, d), whose fresh draws measure the distance before they are learned.
 
-        Of each place (n,) there is its kind: "own", "explored", one of ``Challengers.places``, or "uncertain".
+        ``kinds`` (n,) has the kind of each place: "own", "explored", one of ``Challengers.places``, or "uncertain".
         """
         num_learned, self.kinds = len(self.record), kinds
-        # Of all but the first two kinds it is known that they cannot be predicted from others.
+        # All but the first two kinds were chosen because they cannot be predicted from other places.
         self.record.add(batch, evaluated, ~np.isin(kinds, ["own", "explored"]))
         if self.fits is not None:
             own, noise = self._measured_at_fresh(batch, evaluated)
@@ -211,7 +211,7 @@ class Search:
                 self.challengers.take_in(self._found("left_out"))
             self.noise_sd = float(np.sqrt(noise.sum()))
             self.rounds.append(Round(num_learned, *own, self.held_out, self.rhat, self.noise_sd, self._share_beyond()))
-            # A round has few draws. The worse of two in a row is no luck, and is not chosen among many for being small.
+            # A round has few draws. The worse of two in a row is small neither by luck nor by selection among many.
             latest = self.rounds[self.num_by_chains :][-2:]
             worse = max(latest, key=lambda r: (not Chains.have_converged(r.rhat), r.distance))
             worse = worse._replace(distance=max(worse.distance, self.held_out))
@@ -238,7 +238,7 @@ class Search:
         given = ([self.unknown.inputs_of(part, e) for part in self.unknown.parts] for e in evaluated)
         predicted = [self.given.learned_outputs(inputs, self.fits) for inputs in given]
         errors, inputs = self.given.errors(positions, evaluated, predicted)
-        if self.penalty_share is not None:  # draws are of a density that is lower by it
+        if self.penalty_share is not None:  # draws are from the density that it lowers
             errors[:, :, 0] += self.challengers.losses(self.chains, batch)[:, None]
         if errors[explored].size:
             squares = np.maximum(errors[explored].prod(axis=1).sum(axis=1).mean(), 0.0)
@@ -253,7 +253,7 @@ class Search:
 
     @property
     def held_out(self) -> float:
-        """Largest distance by all but fresh draws: held-out places, and mass that may be left out."""
+        """Largest distance found without fresh draws: at held-out places, and by mass that may be left out."""
         return max(self.held_out_alone, self.challengers.real_distance(self.may_be_left_out))
 
     @property
@@ -273,7 +273,7 @@ class Search:
         last = self.rounds[self.num_by_chains :][-_LEARNED:]
         if len(last) < _LEARNED or self.estimated:
             return False
-        # One chain of ten in an invented mode is a distance of a tenth, however wrong the log density is there.
+        # One chain of ten in a spurious mode gives a distance of only a tenth, however wrong the log density is.
         farthest = (max(r.distance, normal_distance(r.log_ratio_sd)) for r in last)
         return all(f < self._enough for f in farthest) and not any(Chains.have_converged(r.rhat) for r in last)
 
@@ -290,7 +290,7 @@ class Search:
 
     @property
     def _is_poor(self) -> bool:
-        """Whether most draws of the emulated model have no place in the posterior, by the last round."""
+        """Whether most draws of the emulated model are outside of the posterior, by the last round; True before one."""
         return not self.rounds or self.rounds[-1].distance > POOR
 
     def learn(self) -> bool:
@@ -313,7 +313,7 @@ class Search:
         with interrupts_wait.not_here():
             best = self._best_places()
             self.lacks_density = not len(best)
-            if self.lacks_density:  # a likelihood of zero at all of them, or by what was learned
+            if self.lacks_density:  # the likelihood, or the emulated one, is zero at all of them
                 self.fits = None
                 return prior.draw(self.rng, size)
             self.draws, self.rhat = self._draw(prior, best)
@@ -356,7 +356,7 @@ class Search:
     def _most_uncertain(self) -> np.ndarray:
         """Return the draws (_UNCERTAIN, d) whose log density is the least certain; none while the emulator is poor.
 
-        For each input a share of 2 / n of the next draws lies beyond the range of the n places learned from.
+        Of the next draws, a share of about 2 / n lies beyond the range of the n places learned from, for each input.
         """
         if self._is_poor:
             return np.empty((0, self.initial.size))
@@ -366,7 +366,7 @@ class Search:
         return draws[np.argsort(-np.where(np.isfinite(sizes), sizes, 0.0))[:_UNCERTAIN]]
 
     def _versions(self, place, number=_FAVORABLE_OF):
-        """Return log densities at a place (d,) with outputs as they may be."""
+        """Return log densities at a place (d,) with outputs drawn at random from what is learned."""
         return self.given.versions(place, self._inputs_at(place), self.fits, number, self.rng)
 
     def _find_limits(self) -> None:
@@ -382,23 +382,23 @@ class Search:
                 learned.limits.set_value(limits_of(partial(ask, number), outputs[best], outputs[has_density]))
 
     def _best_places(self) -> np.ndarray:
-        """Return the best known places (chains, d) where the emulated model has a density; none, or some repeated."""
+        """Return the best known places (chains, d) where the emulated model has a density; some repeated, or none."""
         known = (x for x in self.record.best_places(len(self.record)) if np.isfinite(self.chains.log_density(x)))
         best = list(islice(known, _CHAINS))
         return np.array(best)[np.arange(_CHAINS) % len(best)] if best else np.empty((0, self.initial.size))
 
     def _begin_anew(self, best) -> None:
-        """Let lost chains go on from the best places.
+        """Move lost chains to the best places.
 
-        A chain is lost in a mode that was invented or is far lower, or where an evaluation has failed since. The others
-        may be in modes of their own, or mix slowly.
+        A chain is lost if it is in a spurious or far lower mode, or where an evaluation has failed since. The other
+        chains may be in modes of their own, or mix slowly.
         """
         places, least = self.chains.places, self._least()
         lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
         places[lost] = best[: len(lost)]
 
     def _least(self):
-        """Return the log density that hardly any draw is below, given the largest one known."""
+        """Return the log density below which hardly any draw lies, given the largest one known."""
         known = self.record.log_densities
         if self.estimated:  # the largest of many estimates is one with large noise
             has_value = np.isfinite(known) | (not np.isfinite(known).any())
@@ -406,9 +406,9 @@ class Search:
         return lowest_like(known.max(), self.initial.size)
 
     def _margins(self):
-        """Return by how many nats the rows (n, b) of each part exceed the least of a draw; zero without penalty.
+        """Return by how many nats rows (n, b) of each part exceed the lowest level of draws; zero without penalty.
 
-        Each row replaces that of the best place, all else equal, since one subject may be near where others are far.
+        Each row replaces that of the best place, all else equal: one subject may be near where others are far off.
         """
         margins = [np.zeros((len(self.record), len(part.functions))) for part in self.unknown.parts]
         best = int(np.argmax(self.record.log_densities))
@@ -432,7 +432,7 @@ class Search:
         return model_with(self.model, self.unknown.calls, self.unknown.parts, self.learned, self.coarse)[0], shift
 
     def _steps(self, fits):
-        """Return the largest errors (b, e) of the rows of each part, see ``penalty.py``; of no use without penalty."""
+        """Return the largest errors (b, e) of the rows of each part, see ``penalty.py``; not used without penalty."""
         places = self.record.best_places(_CHAINS) if self.draws is None else self.chains.places
         curvatures = self.given.curvatures(places, [self._inputs_at(x) for x in places], fits, self.rng)
         steps = []
@@ -449,7 +449,7 @@ class Search:
         return steps
 
     def _take_in_modes(self) -> None:
-        """Count the chains from elsewhere whose ends turned out to be in the posterior, and move chains there.
+        """Include challengers that ended in the posterior in R-hat, and move chains to where they ended.
 
         At most half of the chains move.
         """
@@ -461,7 +461,7 @@ class Search:
         self.chains.places[: len(modes)] = modes
 
     def _share_beyond(self) -> float:
-        """Return at what share of the places beyond the draws the posterior goes on, by the latest evaluations."""
+        """Return the share of the places beyond the draws to which the posterior extends, by the latest evaluations."""
         beyond, found = self.challengers.beyond, self._found("beyond")
         if beyond is None or len(found) < len(beyond):
             return np.nan
@@ -517,7 +517,7 @@ class Search:
                 + "another parametrization."
             )
         problems, is_far = [], not best.distance < self.tolerance
-        # Differences that are smaller make no such distance: the rest are draws without a true density.
+        # Smaller differences do not explain the distance: the rest is from draws without a true density.
         differ = is_far and normal_distance(best.log_ratio_sd) > 0.5 * best.distance
         chains_agree = Chains.have_converged(best.rhat)
         if is_far:
@@ -569,7 +569,7 @@ class Search:
     def _is_like_draws(self, number, least):
         """Return whether an evaluation lies where draws do, that is, hardly ever below ``least``."""
         pair = self.record.of_place(number)
-        # Failed ones lie anywhere: fresh draws say how many of the posterior's fail.
+        # Failed ones lie anywhere: fresh draws show how many posterior draws fail.
         if self.record.is_chosen[number] or not all(np.isfinite(e.log_density) for e in pair):
             return False
         learned = self.chains.log_density(self.record.positions[number])

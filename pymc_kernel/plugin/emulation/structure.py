@@ -1,4 +1,4 @@
-"""What is unknown in a model: its black boxes as rows, and what of them is learned together."""
+"""The unknown part of a model: its black boxes as rows, grouped by what is learned together."""
 
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.priors import STARTS_TRIED, ModelPrior, first_places, initial_position
 
 _MOST_INPUTS = 15  # of a row: a trend alone has 136 coefficients then
-# Loeppky, Sacks and Welch (2009). With two and two beside, 7 of 14 searches on hares and lynx never left a lesser mode.
+# Loeppky, Sacks and Welch (2009). With one batch, 7 of 14 searches on hares and lynx never left a lesser mode.
 _FIRST_ROWS = 10  # for each input of a function
 
 
@@ -34,9 +34,9 @@ class Unknown(NamedTuple):
 
     @property
     def may_go_on(self) -> bool:
-        """Whether the posterior may go on where nothing was evaluated, so that this is to be asked.
+        """Whether evaluations have to show if the posterior extends to where nothing was evaluated.
 
-        Other rows show it, where there are several; of estimates noise would hide it.
+        Where there are several rows, other rows show it; with estimates, noise would hide it.
         """
         return not self.estimated and all(part.is_row for part in self.parts)
 
@@ -47,7 +47,7 @@ class Unknown(NamedTuple):
 
     @property
     def repeats(self) -> int:
-        """Evaluations at each place: of estimates two, one after the other, as their noises are independent."""
+        """Evaluations at each place: with estimates two, one after the other, whose noises are independent."""
         return 2 if self.estimated else 1
 
     @property
@@ -57,10 +57,10 @@ class Unknown(NamedTuple):
 
     @property
     def design_size(self) -> int:
-        """Draws of the prior to learn outputs from before the first batch: ten for each input; none of log likelihoods.
+        """First places to learn outputs from: enough for ten rows for each input; none for log likelihoods.
 
-        Each has all rows of a function. Chains on a function that is known at fewer places see what is smooth, and none
-        leaves a mode that was found by that. A log likelihood says little of a posterior that is far away.
+        Each place gives all rows of a function. A function learned from fewer is too smooth, and chains never leave a
+        mode that they found on it. A log likelihood at prior draws says little about a posterior that is far away.
         """
         sizes = [0]
         for part in self.parts:
@@ -83,8 +83,8 @@ class Unknown(NamedTuple):
 def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = False) -> Unknown | None:
     """Return what is unknown in a model; None where it has gradients everywhere.
 
-    Costs some evaluations, of draws of the prior and of probes. With ``only_parts`` it is None, too, where the log
-    likelihood is unknown as a whole, and no black box is called to see that.
+    Costs some evaluations, at draws of the prior and to probe calls. With ``only_parts`` the result is also None where
+    the log likelihood is unknown as a whole; no black box is called to see that.
 
     Raises
     ------
@@ -122,7 +122,7 @@ def _is_whole(model, boxes):
 
 
 def _refuse(model, boxes):
-    """Raise where NUTS could not sample the model even with gradients in place of the black boxes."""
+    """Raise where NUTS could not sample the model even if its black boxes had gradients, or these cannot be learned."""
     _refuse_estimates(model, boxes)
     discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
     if discrete:

@@ -1,10 +1,10 @@
 """Terms of a log density that are only estimated, and the noise that drives them.
 
 An estimate needs random numbers, and PyMC hands none to a compiled function. So the operator here owns no generator:
-the samplers of this package say for one evaluation where the noise comes from (:func:`drawing_noise`), in this thread
-alone. For all others it draws numbers of the operating system's, and returns the estimate that it has made when it is
-asked again at the same place: a sampler that evaluates the density anew where the chain is then keeps the estimate that
-was accepted, and samples the exact posterior.
+the samplers of this package set the source of noise for one evaluation (:func:`drawing_noise`), in their own thread
+alone. For all others it takes a seed from the operating system, and at a place where it was called before it returns
+its earlier estimate: a sampler that evaluates the density again at the current point then keeps the accepted estimate,
+and samples the exact posterior.
 """
 
 import uuid
@@ -24,23 +24,23 @@ from pytensor.graph.op import Op
 from pytensor.graph.traversal import apply_ancestors
 from pytensor.tensor.random.op import RandomVariable
 
-# Estimates at the last places. A slice sampler returns to where it began when its interval has shrunk to nothing: by 37
-# nats to relative rounding from either side, by 745 to the smallest number. Without the old estimate it would not end.
+# Estimates of the last places. A slice sampler returns to its start once its interval has shrunk to nothing: by 37 nats
+# to relative rounding from either side, by 745 to the smallest number. Without the old estimate it would not end.
 _KEPT, _FEWEST_KEPT, _KEPT_NUMBERS = 2048, 256, 2**20
 
 
 class ObjectModeOp(Op):
-    """A Python function as an operator: PyTensor's Numba backend calls it in object mode, without its advice."""
+    """A Python function as an operator: PyTensor's Numba backend calls it in object mode, without a warning."""
 
     def __new__(cls, *args, **kwargs):
-        """Return an operator that is made or unpickled."""
+        """Return a new or unpickled operator, whose class the backend then knows."""
         _allow_object_mode(cls)
         return super().__new__(cls)
 
 
 @cache
 def _allow_object_mode(operator):
-    """Tell the backend when the first operator of a class is made: it takes half a second to import."""
+    """Register an operator class when its first operator is made: the backend takes half a second to import."""
     from pytensor.link.numba.dispatch.basic import generate_fallback_impl, numba_funcify
 
     @numba_funcify.register(operator)
@@ -51,12 +51,12 @@ def _allow_object_mode(operator):
 
 
 class Evaluation(NamedTuple):
-    """One evaluation of a density: the noise of its operators, by their keys, and what they say of their estimates."""
+    """An evaluation of a density: noise of its operators, by their keys, and what they report on their estimates."""
 
     noise: Mapping[str, np.random.Generator | list[np.random.Generator]]
     accepted: dict[str, float]  # the share of the simulations that a kernel accepts
-    failed: dict[str, float]  # the share of the simulations that failed; of the estimates, without simulations
-    # The summaries (m, q) and those (q,) of the data, where they are taken for normal.
+    failed: dict[str, float]  # the share of the simulations that failed; of the estimates where there are none
+    # Simulated summaries (m, q) and those of the data (q,), where they are assumed normal.
     simulated: dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -86,7 +86,7 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         self.reuse_noise = reuse_noise
         self.num_streams = num_streams
         self.key = uuid.uuid4().hex
-        # Whether it takes summaries for normal, which the simulations behind its estimates can check.
+        # Whether it assumes normal summaries, which the simulations behind its estimates can check.
         self.assumes_normal = getattr(fn, "assumes_normal", False)
         self.accepts_share = callable(getattr(fn, "accepted_share", None)) and fn.accepted_share(0.0) is not None
         self._kept = {}  # estimates by the hash of their inputs, the oldest first
@@ -106,7 +106,7 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         return [input_shapes[-1] if self.pointwise else ()]
 
     def perform(self, node, inputs, output_storage):
-        """Return an estimate with the noise of this evaluation; without one, that made last at this place."""
+        """Return an estimate with the noise of this evaluation; outside of one, the last one at this place, if any."""
         evaluation = _EVALUATION.get()
         if evaluation is not None:
             output_storage[0][0] = self._estimate(inputs, evaluation)
@@ -119,7 +119,7 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
             del self._kept[next(iter(self._kept))]
 
     def _estimate(self, inputs, evaluation):
-        """Return what the user's function does, as an array, and write what it says of that into the evaluation."""
+        """Return the result of the user's function, as an array, and record failures and the like in the evaluation."""
         noise = evaluation.noise.get(self.key)
         # Views that cannot be written to: some of the arrays are the chain's own position.
         returned = self.fn(np.random.default_rng() if noise is None else noise, *[_read_only(i) for i in inputs])
@@ -193,7 +193,7 @@ def blocks_of(model: pm.Model) -> list[EstimatedLogLikelihoodOp]:
 
 
 def normal_blocks(model: pm.Model) -> list[EstimatedLogLikelihoodOp]:
-    """Return the operators of the blocks that take their summaries for normal."""
+    """Return the operators of the blocks that assume normal summaries."""
     return [op for op in blocks_of(model) if op.assumes_normal]
 
 

@@ -1,7 +1,7 @@
-"""What a model's forward draws depend on, as short texts that are the same in every process.
+"""Short texts that identify what a model's forward draws depend on, the same in every process.
 
-Pickles will not do: they differ between processes for the same model. Here the graph is read as text, numbers are
-hashed, and functions by their code.
+Pickles will not do: they differ between processes for the same model. Here the graph is hashed as text, numbers by
+their bytes, and functions by their code.
 """
 
 import functools
@@ -25,8 +25,8 @@ _LENGTH = 16  # hexadecimal digits: 64 bits tell models apart, and are read at a
 def model_fingerprint(graph: ForwardGraph) -> dict[str, str]:
     """Return texts for the parts of a model that its forward draws depend on.
 
-    Data do not count but for their shapes; constants, ``pm.Data`` and the code of simulators do, with what they refer
-    to in their closures and in their own module. Attributes that begin with an underscore do not.
+    Of the data only the shapes count. Constants, ``pm.Data`` and the code of simulators count, with what they refer to
+    in their closures and in their own module; attributes that begin with an underscore do not.
     """
     outputs = [*graph.free, *graph.derived, *graph.observed]
     text = re.sub("0x[0-9A-Fa-f]+", "", debugprint(outputs, file="str", print_type=True))
@@ -100,7 +100,7 @@ def _parts(value):
 
 
 def _has_own_pickle(value):
-    """Return whether the class of an object says itself what its content is: tables, dates, queues."""
+    """Return whether the class of an object defines its own pickling, as tables, dates and queues do."""
     kind = type(value)
     is_plain = hasattr(value, "__dict__") and kind.__reduce__ is object.__reduce__
     if is_plain and kind.__reduce_ex__ is object.__reduce_ex__ and kind.__getstate__ is object.__getstate__:

@@ -1,4 +1,4 @@
-"""Compiled draws of a model forwards: of the prior, and of the data given parameters, for a batch of draws.
+"""Compiled forward draws of a model, in batches: of the prior, and of the data given parameters.
 
 PyMC's own forward sampling runs in one process, draw by draw, and the first error of a simulator ends it. Here a batch
 is one vectorized call wherever the model allows it; a simulator in Python is called draw by draw, each with its own
@@ -62,7 +62,7 @@ def can_be_drawn(variable: Variable) -> bool:
 class ForwardSampler:
     """Draws of the prior, and of the data given parameters.
 
-    Where ``is_vectorized`` is true all data of a batch come from one call; no Python simulator is among them then.
+    Where ``is_vectorized`` is true all data of a batch come from one call; the model then has no Python simulator.
     """
 
     def __init__(self, graph: ForwardGraph, compile_kwargs: dict | None = None):
@@ -177,8 +177,8 @@ def _words(entropy, batch, stream, count):
 def _own_constants(function) -> None:
     """Give a compiled function copies of constants that are views of others.
 
-    PyTensor locks the data of a constant when a later graph compares it. A folded constant that is a view of it says
-    that it can be written to, which SciPy's samplers (HalfNormal, Gumbel) believe, and then they fail.
+    PyTensor makes the data of a constant read-only when a later graph compares it. A folded constant that is a view of
+    them still claims to be writable; SciPy's samplers (HalfNormal, Gumbel) rely on that and fail.
     """
     for variable, storage in function.vm.storage_map.items():
         if isinstance(variable, Constant) and isinstance(storage[0], np.ndarray) and storage[0].base is not None:

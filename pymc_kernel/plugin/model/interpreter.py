@@ -1,8 +1,8 @@
-"""How functions of a model are compiled: the same in each process, and for many draws at once by NumPy.
+"""Compilation of a model's functions: reproducible between processes, and by NumPy for many draws at once.
 
 Functions of many draws are called too seldom to pay for a compiler of machine code. PyTensor's interpreter calls a
 Python function for each number of an array where it knows no NumPy function for an operation: a prior with an interval
-took a hundred times as long as it does with those that stand here.
+took a hundred times as long as it does with the NumPy functions below.
 """
 
 import threading
@@ -30,17 +30,17 @@ from scipy.special import zeta
 DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
 _LAST = 1000.0  # position of a rewrite after all of PyTensor's
-# PyTensor changes flags, one for the process, while it compiles, and restores them: two threads that overlap would
-# leave the quick mode of these functions behind for every model of the session.
+# PyTensor changes flags of the whole process while it compiles, and restores them: two threads that overlap would leave
+# the quick mode of these functions behind for every model of the session.
 _COMPILING = threading.RLock()
 
 
 @contextmanager
 def compiling() -> Iterator[None]:
-    """Let this thread alone compile, and have machine code add in the order in which it is written.
+    """Let only this thread compile, and keep Numba from reordering sums.
 
-    By default PyTensor lets Numba reorder sums, which it does in another way where parts come from its cache. Then one
-    seed gives other draws in the next process, and a run that resumes from a store asks for other places. In order, a
+    By default PyTensor lets Numba reorder sums, in another way where parts come from Numba's cache. Then one seed gives
+    other draws in the next process, and a run that resumes from a store asks for other places. Without reordering, a
     gradient with many sums takes up to 1.8 times as long, others as long as before.
     """
     with _COMPILING, config.change_flags(numba__fastmath=False):
@@ -77,7 +77,7 @@ _BY_NUMPY = {Softplus: "softplus", Log1mexp: "log1mexp", TriGamma: "trigamma", C
 
 @node_rewriter([Elemwise])
 def _with_numpy(fgraph, node):
-    """Return an operation on each number of an array with its NumPy function, None where it stays as it is."""
+    """Return an elementwise operation with its NumPy function, None where it stays as it is."""
     name = _BY_NUMPY.get(type(node.op.scalar_op))
     if name is None or node.op.nfunc_spec is not None:
         return None
@@ -118,7 +118,7 @@ def of_vector(
 def of_position(model: pm.Model, point: dict, outputs: Sequence[Variable]) -> Callable[[np.ndarray], list[np.ndarray]]:
     """Return an interpreted function from a position (d,) to outputs; the point has the shapes of all value variables.
 
-    For outputs in which the time is that of black boxes.
+    For outputs whose cost is that of black boxes.
     """
     return of_vector(model, model.value_vars, point, outputs, {"mode": STABLE, "on_unused_input": "ignore"})[0]
 
@@ -133,8 +133,8 @@ def over_draws(
 ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
     """Return a function from draws of the inputs, a list of (n, ...), to those of the outputs, in one vectorized graph.
 
-    The inputs are the model's value variables by default. With their shapes the graph need not compute these: code that
-    does takes seconds to compile.
+    The inputs are the model's value variables by default. If their shapes are given, the graph need not compute them:
+    code that does takes seconds to compile.
     """
     inputs = list(model.value_vars if inputs is None else inputs)
     shapes = [v.type.shape for v in inputs] if shapes is None else shapes

@@ -25,14 +25,14 @@ class LogDensity:
         self._function, self._keys, self._blocks = function, keys, blocks
         self.shared = shared  # the variables outside of the block and their shared stand-ins
         self.estimated = estimated  # names of the terms that are random; empty for an exact density
-        self.starts = starts  # (n, d), where a block made pilot simulations; NaN in the other coordinates
+        self.starts = starts  # (n, d), from pilot simulations of a block; NaN in the other coordinates
         self._rng = np.random.default_rng()
         self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
         self._last = Evaluation({}, {}, {}, {})
         # Shares of simulations that a block's kernel accepted for the estimate at the current point, by name.
         self._share_names = {op.key: f"accepted_share_{op.term_name}" for op in blocks if op.accepts_share}
         self.shares = dict.fromkeys(self._share_names.values(), np.nan)
-        # Of blocks that take summaries for normal: name -> those of the estimate at the current point, and of the data.
+        # Of blocks that assume normal summaries: name -> those of the estimate at the current point, and of the data.
         self.simulated = {}
         self.failure_names = tuple(f"failed_share_{op.term_name}" for op in blocks)
         self._rng_variables = [v for v in function.get_shared() if isinstance(v.type, RandomGeneratorType)]
@@ -47,15 +47,15 @@ class LogDensity:
             with drawing_noise(dict.fromkeys(self._keys, self._rng) | self._reused()) as self._last:
                 return float(self._function(position)[0])
         except Exception as error:
-            # A black box may fail at a far proposal, and one failure must not cost all evaluations so far. There is no
-            # density there, as in ``sample_surrogate``.
+            # A black box may fail at a far proposal, and one failure must not cost all evaluations so far. The density
+            # counts as zero there, as in ``sample_surrogate``.
             self.error = self.error or error
             self.num_raised += 1
             return -math.inf
 
     @property
     def calls(self) -> int:
-        """Of the black box that was called most, by all steps; evaluations where all variables are in one block."""
+        """Calls of the black box that was called most, by all steps; with all variables in one block, evaluations."""
         return max((box.calls for box in self._boxes), default=self.evaluations)
 
     def _reused(self):
@@ -151,7 +151,7 @@ def compile_log_density(
 
 
 def _starts(known, value_vars, initial_point):
-    """Return positions (n, d) of the block, NaN where nothing is ``known``; None where nothing is at all."""
+    """Return starts (n, d) of the variables, NaN for those without ``known`` values; None where none has any."""
     count = min((len(known[v.name]) for v in value_vars if v.name in known), default=0)
     if count == 0:
         return None

@@ -94,8 +94,8 @@ def compile_particle_density(
     """Return the log prior and log likelihood of ``model`` for many particles, (n, d) on the unconstrained scale.
 
     One vectorized graph evaluates all particles in batches; models with an estimated term, or with an operator that
-    cannot be vectorized, are looped over. With an executor workers do it. Raises ``TypeError`` where a variable is
-    discrete, ``ValueError`` where the model has no free variable.
+    cannot be vectorized, are looped over. With an executor, workers evaluate the batches. Raises ``TypeError`` where a
+    variable is discrete, ``ValueError`` where the model has no free variable.
     """
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer.")

@@ -20,8 +20,8 @@ from pymc_kernel.plugin.model.unconstrained import over_positions, unconstrained
 from pymc_kernel.smc.weights import normalized
 
 STARTS_TRIED = 20  # places to begin at, of which one must have a finite density; 2 % of PyMC's 1,000 tuning draws
-_NEAREST = 0.01  # of the way from a start to a draw of the prior: no place beside a start is nearer
-PRIOR_DRAWS = 200  # by which its quantiles are known to 5 % of its spread, and among which places are looked for
+_NEAREST = 0.01  # smallest share of the way from a start to a prior draw at which a place is added
+PRIOR_DRAWS = 200  # enough to know its quantiles to 5 % of its spread, and to look for places among them
 _SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
 _NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
@@ -37,14 +37,14 @@ def check_prior_draws(model: pm.Model, advice: str) -> None:
 
 
 def without_draws(model: pm.Model) -> list:
-    """Return the free variables that have no draws."""
+    """Return the free variables whose prior cannot be drawn from."""
     return [v for v in model.free_RVs if not can_be_drawn(v)]
 
 
 def prior_expression(model: pm.Model) -> list:
     """Return a draw of each value variable from the prior, as graphs; initial values of the model are not used.
 
-    Of variables without draws it is PyMC's initial value, jittered as PyMC jitters it.
+    Variables that cannot be drawn have PyMC's initial value, jittered as PyMC jitters it.
     """
     improper = {v: model.rvs_to_initial_values.get(v) for v in without_draws(model)}
     return make_initial_point_expression(
@@ -114,9 +114,9 @@ def first_places(model: pm.Model, prior: ModelPrior, start: Any, count: int, rng
     """Return places (n, d) that a search begins with: ``start``, or the initial point and ``count`` draws of the prior.
 
     A start is an array (n, d) on the unconstrained scale, finite; or values by the names of variables, as in PyMC's
-    ``initvals``, or several such; or draws. Fewer places given by names are filled up to one and ``count``: each of the
-    others lies a share of the way from one of them to a draw of the prior. How near a start is nobody knows, so shares
-    are log-uniform.
+    ``initvals``, or several such; or draws. If fewer than ``count`` + 1 places are given by names, others are added,
+    each a share of the way from a given one to a draw of the prior. Nobody knows how good a start is, so shares are
+    log-uniform.
     """
     initial = initial_position(model)
     if start is None:
@@ -149,7 +149,7 @@ def _wrong_start(num_dims, got):
 
 
 def _named_places(model, start, count, rng):
-    """Return places (n, d) given by names: a mapping or several, or some draws, as many as are wanted."""
+    """Return places (n, d) from a mapping of values by name, from several, or at most ``count`` + 1 from draws."""
     if isinstance(start, xr.DataTree | xr.Dataset):
         draws = unconstrained_draws(start, model)
         return rng.permutation(draws.reshape(-1, draws.shape[2]))[: count + 1]
@@ -170,7 +170,7 @@ def _named_places(model, start, count, rng):
 
 
 def with_finite_columns(positions: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return positions (n, d) with coordinates that rounding has put at a bound drawn from the finite ones."""
+    """Return positions (n, d) with coordinates that rounding has put at a bound replaced by random finite ones."""
     for column in positions.T:
         finite = np.isfinite(column)
         if not finite.any():
@@ -184,7 +184,7 @@ class PriorDraws:
     """Draws from the prior of some variables of a model, on the unconstrained scale."""
 
     positions: np.ndarray  # (n, d); where the model has an initial value for a coordinate, it replaces the draw
-    log_densities: np.ndarray  # (n,), of the prior of all variables, from which these draws are
+    log_densities: np.ndarray  # (n,), of the joint prior of all variables at these draws
     default: np.ndarray  # (d,), PyMC's initial point
     default_log_density: float  # of the prior there
 
@@ -205,8 +205,8 @@ class PriorDraws:
 
         The start is one of these, with probability in proportion to the likelihood. So a chain keeps the initial point
         where that is far better than the draws; and where draws from the prior fall into several modes, chains begin in
-        different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero. The budget
-        is of further calls, to climb towards other modes from the draws; chains do not start at what is found by that.
+        different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero. ``budget``
+        limits further calls, to climb from the draws towards other modes; chains do not start where these end.
         """
         chosen = rng.choice(len(self.positions), min(STARTS_TRIED, len(self.positions)), replace=False)
         candidates = np.vstack([self.default, self.positions[chosen]])

@@ -1,6 +1,6 @@
 """The last results of operators without gradient, for steps that ask again at the same inputs.
 
-Beside a step for the inputs of a black box, NUTS evaluates the model at every leapfrog step, and the black box with it,
+If another step moves the inputs of a black box, NUTS still evaluates the box with the model at every leapfrog step,
 though its inputs stand still. PyTensor compiles each step by itself, so the results are kept in the operator: a rewrite
 puts :class:`Remembered` in the place of the operators that were named to :func:`remember`, in every function that is
 compiled from then on.
@@ -87,7 +87,7 @@ def remembered_in(function) -> list[Remembered]:
 
 @graph_rewriter
 def _remembering(fgraph):
-    """Replace the operators that were named to :func:`remember`; it changes no graph without such."""
+    """Replace the operators that were named to :func:`remember`; graphs without such stay as they are."""
     for node in list(fgraph.toposort()) if _KNOWN else ():
         if (known := _KNOWN.get(node.op)) is not None:
             replacements = zip(node.outputs, known.make_node(*node.inputs).outputs, strict=True)

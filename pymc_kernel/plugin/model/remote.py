@@ -1,4 +1,4 @@
-"""What takes long to compile, for workers: sent as bytes, made once in each thread that uses it."""
+"""Objects that take long to compile, for workers: sent as bytes, made once in each thread that uses them."""
 
 import hashlib
 import io
@@ -12,14 +12,14 @@ from pytensor.compile.ops import FromFunctionOp
 from pymc_kernel.plugin.model.interpreter import compiling
 
 _HERE = WeakValueDictionary()  # by key, what this process has made or was sent
-_LAST = []  # of these, the one that a worker was sent last, which the next task will ask for
+_LAST = []  # the one that a worker was sent last, kept alive for the next task
 
 
 class Remote:
-    """An object for each thread that asks for it, since compiled functions work in room of their own.
+    """An object for each thread that asks for it, since compiled functions keep memory that threads cannot share.
 
-    It lives as long as this does; in a process of workers, until that is sent another one. ``make`` returns it. Where
-    other threads or processes will ask for it, ``make`` is sent with all that it refers to; ``TypeError`` where that
+    ``make`` returns it. It lives as long as this ``Remote`` does; in a worker process, until that is sent another one.
+    If other threads or processes ask for it, ``make`` is sent with all that it refers to; ``TypeError`` where that
     cannot be pickled.
     """
 
@@ -51,7 +51,7 @@ class Remote:
 
 
 def _received(payload, key):
-    """Return what stands for the sender's object in this process."""
+    """Return the ``Remote`` of this process that stands for the sender's."""
     there = _HERE.get(key)
     if there is None:
         there = Remote.__new__(Remote)
@@ -64,7 +64,7 @@ def _received(payload, key):
 class _ByValue(cloudpickle.Pickler):
     """Pickles operators made by ``wrap_py`` with their functions.
 
-    PyTensor names the place where they were written, and a worker does not have the user's script or notebook.
+    PyTensor pickles only the names of their module and function, and workers lack the user's script or notebook.
     """
 
     def reducer_override(self, obj):

@@ -41,7 +41,7 @@ def over_positions(
 ) -> tuple[Callable[[np.ndarray], list[np.ndarray]], bool]:
     """Return a function from positions (n, d) to numbers, a list of (n,), and whether it takes all of them at once.
 
-    Otherwise they are looped over, as where an operator cannot be vectorized, or if that is not wanted.
+    They are looped over where an operator cannot be vectorized, or if ``at_once`` is False.
     """
     point = model.initial_point(random_seed=0)
     if at_once:
@@ -141,9 +141,9 @@ def rows_of(variable: xr.DataArray) -> np.ndarray:
 
 
 def _with_offsets(posterior, model):
-    """Return the draws with free variables that were left out, where a deterministic variable tells them.
+    """Return the draws with free variables that were left out, where a deterministic variable determines them.
 
-    As Bambi leaves out offsets but keeps the effects, a spread times the offset each.
+    Bambi, for example, leaves out offsets but keeps the effects, each a spread times an offset.
     """
     for rv, effect in itertools.product(model.free_RVs, model.deterministics):
         is_asked = rv.name not in posterior and effect.name in posterior
@@ -154,10 +154,10 @@ def _with_offsets(posterior, model):
 
 
 def _told_by(effect, rv, posterior, model):
-    """Return the draws (n, ...) of a free variable that an effect tells; None where it does not.
+    """Return the draws (n, ...) of a free variable, solved for from an effect; None where that is impossible.
 
-    It does where each of its numbers is a straight function of one number of the variable, for which three values are
-    tried.
+    It is possible where each number of the effect is a linear function of one number of the variable; three values of
+    the variable test that.
     """
     behind = set(ancestors([effect]))
     others = [v for v in model.free_RVs if v in behind and v is not rv]
@@ -226,7 +226,7 @@ def draws_group(model: pm.Model, positions: np.ndarray, names: Sequence[str] | N
 
 
 def is_part_of_data(model: pm.Model, rv: TensorVariable) -> bool:
-    """Return whether an observed variable has a random part of its data, or a likelihood that is scaled to more."""
+    """Return whether an observed variable is a minibatch: a random part of its data, or a likelihood scaled to more."""
     drawn = [v for v in ancestors([model.rvs_to_values[rv]]) if v.owner and isinstance(v.owner.op, RandomVariable)]
     return bool(drawn) or isinstance(rv.owner.op, MinibatchRandomVariable)
 

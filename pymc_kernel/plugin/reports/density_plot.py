@@ -17,11 +17,11 @@ from pymc_kernel.plugin.reports.model_draws import Selected, Selection
 from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, check_panels, grid_arguments
 from pymc_kernel.stein.draws import choose_thinning
 
-_LEAST_DISTINCT = 0.5  # of the draws; with fewer, a variable is discrete, or has an atom
-_LARGEST_CORRELATION = 0.5  # of the draws that a curve is estimated from
+_LEAST_DISTINCT = 0.5  # share of the draws; if fewer are distinct, a variable is discrete or has an atom
+_LARGEST_CORRELATION = 0.5  # largest autocorrelation of the draws that a curve is estimated from
 _SPARE = 0.05  # of the range of the draws: how far beyond the draws a mapped curve may extend
 _COLOR = "C0"
-_SEED = 0  # of the noise on ties and of the draws of the band: one picture for the same draws
+_SEED = 0  # for the noise on ties and the draws of the band: the same draws give the same picture
 
 
 def plot_density(
@@ -45,12 +45,12 @@ def plot_density(
     model : pymc.Model, optional
         The model that was sampled, for the bounds of parameters; by default the one in context, if any.
     probability : float
-        Of the band, under the posterior of the bandwidth.
+        Probability of the band, under the posterior of the bandwidth.
     max_draws : int
-        Of each parameter, after chains are thinned to an autocorrelation below a half, because a leave-one-out
-        likelihood assumes independent points. O(max_draws^2) for each.
+        Draws used for each parameter, after chains are thinned to an autocorrelation below a half, because a
+        leave-one-out likelihood assumes independent points. O(max_draws^2) for each.
     num_points : int
-        Of the curve.
+        Points on each curve.
     rug : bool
         Mark the draws that the curve is estimated from.
     backend
@@ -93,7 +93,7 @@ def plot_density(
 
 
 def _drawn(curves, kept, probability, backend):
-    """Return the picture of curves with the dimensions curve (place, density, band) and point, and of the draws."""
+    """Return the plot of curves, with dimensions curve (place, density, ends of the band) and point, and of draws."""
     lines = curves.isel(curve=[0, 1]).rename(curve="plot_axis").assign_coords(plot_axis=["x", "y"])
     band = curves.isel(curve=[0, 2, 3]).rename(curve="kwarg").assign_coords(kwarg=["x", "y_bottom", "y_top"])
     panels = lines.isel(plot_axis=0, point=0, drop=True)
@@ -117,8 +117,8 @@ def _drawn(curves, kept, probability, backend):
 def _curves(whole, numbers, transform, settings):
     """Return the curves (..., 4, num_points) of a variable's chosen elements, and the draws behind them (..., kept).
 
-    ``whole`` has all elements of the variable: each may have bounds of its own; ``numbers`` are those of the chosen
-    ones. The transform is a pair of functions, there and back, or None.
+    ``whole`` has all elements of the variable, since each may have its own bounds; ``numbers`` are the indices of the
+    chosen ones. ``transform`` is a pair of functions, to the unconstrained scale and back, or None.
     """
     probability, max_draws, num_points = settings
     columns = numbers.values.ravel()
@@ -142,7 +142,7 @@ def _curves(whole, numbers, transform, settings):
     there = places
     if transform is not None:
         there = transform[1](places.reshape(-1, *draws.shape[2:])).reshape(places.shape)
-        if (np.diff(there[:, columns], axis=0) < 0.0).any():  # a circle has no ends
+        if (np.diff(there[:, columns], axis=0) < 0.0).any():  # not increasing, as for an angle
             return _curves(whole, numbers, None, settings)
     curves = np.full((numbers.size, 4, num_points), np.nan)
     rug = np.full((numbers.size, min(max_draws, flat[..., 0].size)), np.nan)
@@ -159,8 +159,8 @@ def _curves(whole, numbers, transform, settings):
 def _mapped(places, heights, there, draws):
     """Return points evenly over the range of the draws, with densities (3, num_points) mapped there from ``places``.
 
-    Each is an average over the width that its point has in the picture, from the integral of the density, which no
-    transform changes: near a bound the Jacobian blows single draws up to peaks that are narrower than a line.
+    Each density is an average over the width of its point in the picture, computed from the cumulative integral,
+    which no transform changes. Near a bound, the Jacobian turns single draws into peaks narrower than a line.
     """
     spare = _SPARE * np.ptp(draws)
     edges = np.linspace(max(there[0], draws.min() - spare), min(there[-1], draws.max() + spare), len(places) + 1)

@@ -24,7 +24,7 @@ from pymc_kernel.plugin.warn import findings_in, warn_user
 
 _KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _ATTRIBUTES = ("ksd", "ksd_normal", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
-_LEVEL = 0.05  # at which two tests by a surrogate must agree
+_LEVEL = 0.05  # at which the tests by a surrogate, with and without weights, must agree
 
 
 @document_arguments
@@ -47,16 +47,16 @@ def ksd_test(
     kernel : radial kernel of ``pymc_kernel.kernels``, optional
         In standardized coordinates; the inverse multiquadric by default.
     num_replicates : int
-        Of the wild bootstrap.
+        Replicates of the wild bootstrap.
     thin : int or "auto"
         Use one in ``thin`` distinct draws of each chain. "auto": so that all autocorrelations are below a quarter and
         at most ``max_draws`` are left.
     flip_probability : float in (0, 0.5] or "auto"
-        Of the bootstrap's signs: one half for independent draws, 0.1 for others.
+        Probability of a sign change from draw to draw. "auto": one half for independent draws, 0.1 for others.
     max_draws : int, optional
         Limits the time, which grows with its square. None for all draws.
     random_seed : int, optional
-        Of the bootstrap.
+        Seed of the bootstrap.
 
     Returns
     -------
@@ -65,8 +65,8 @@ def ksd_test(
     Raises
     ------
     NoGradientError
-        Where the model has no gradient or is only estimated; the message names the variable and what to do. With
-        ``score="surrogate"``, where no score can be learned.
+        If the model has no gradient, or an estimated likelihood; the message names the variable and what to do. With
+        ``score="surrogate"``, if no score can be learned.
 
     Notes
     -----
@@ -141,7 +141,7 @@ def summary(
     ``ksd_share`` is the parameter's share of the squared kernel Stein discrepancy (shares sum to one); ``ksd_p`` is the
     p-value of its own test, corrected for all tests. The joint result is in ``attrs``: ``ksd``, ``ksd_normal`` (for as
     many independent draws of a normal distribution), ``ksd_null_low`` and ``ksd_null_high`` (5 % and 95 % quantiles for
-    these draws with random signs), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic or discrete
+    the draws with random signs), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic or discrete
     variables have no score, so both columns are NaN for them. If the model has no gradient they are NaN for all
     variables, with a warning that gives the reason; then use ``score="surrogate"``, which adds ``ksd_verdict``,
     ``ksd_score_error`` and others to ``attrs``. A large p-value does not rule out a mode without any draw, nor wrong
@@ -210,7 +210,7 @@ def summary(
 
 
 def _with_rows(table, added, fmt, round_to):
-    """Return the summary with the rows (or columns) ``ksd_share`` and ``ksd_p``, in the format that it has."""
+    """Return the summary with the rows (or columns) ``ksd_share`` and ``ksd_p``, in its own format."""
     if isinstance(round_to, int):
         added = added.round(round_to)
     if fmt == "xarray":
@@ -241,7 +241,7 @@ def diagnose(
 ) -> bool | tuple[bool, dict[str, Any]]:
     """Print the results of ArviZ's checks and of the kernel Stein discrepancy in words, and what to do.
 
-    It names the parameters that fail by themselves, with the p-values of :func:`ksd_test`, corrected for all tests.
+    It names the parameters whose own tests fail, with the p-values of :func:`ksd_test`, corrected for all tests.
 
     Parameters
     ----------
@@ -251,9 +251,9 @@ def diagnose(
     show_diagnostics, return_diagnostics
         As in ``az.diagnose``.
     random_seed : int, optional
-        Of the bootstrap.
+        Seed of the bootstrap and of the other checks.
     **arguments
-        Those above, and others of ``az.diagnose``, such as ``rhat_max``.
+        ``model``, ``var_names`` and the like from above, and others of ``az.diagnose``, such as ``rhat_max``.
 
     Returns
     -------
@@ -266,7 +266,7 @@ def diagnose(
     Notes
     -----
     A model without a gradient gets only ArviZ's checks, and a line that says so, unless ``score="surrogate"`` is given.
-    For a :class:`SyntheticLikelihood`, 500 new estimates at the draws test whether its summaries are normal.
+    For a :class:`SyntheticLikelihood`, up to 1,000 new estimates at the draws test whether its summaries are normal.
 
     Examples
     --------
@@ -322,7 +322,7 @@ def diagnose(
 
 
 def _how_made(stats):
-    """Return lines on how a step of this package made the draws; of others none."""
+    """Return lines on how the draws were made; none if no step of this package made them."""
     if stats is None or not {"evaluations", "moved"} <= set(stats):
         return []
     moved = stats["moved"].values

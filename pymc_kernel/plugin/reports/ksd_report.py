@@ -1,4 +1,4 @@
-"""The result of a Stein test of draws, with the names of their parameters, and in words what to do about it."""
+"""The result of a Stein test of draws, with the names of parameters, and advice in words."""
 
 from dataclasses import dataclass
 
@@ -12,10 +12,10 @@ from pymc_kernel.plugin.reports.model_draws import largest_first
 from pymc_kernel.plugin.reports.panels import scalars
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE, LearnedScores
 
-_NAMED = 5  # parameters
+_NAMED = 5  # parameters that a sentence names
 _FEW_DRAWS = 200  # left after thinning: with fewer only a gross misfit is detected
-_VALLEY = 0.2  # ratio of a density estimate to the lower peak beside it: where it is lower, modes are separated
-_SMALL_MODE = 0.02  # share of the draws
+_VALLEY = 0.2  # modes are separated where a density estimate is below this share of the lower peak beside it
+_SMALL_MODE = 0.02  # share of the draws; smaller modes do not count
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class KSDReport:
         Of each parameter: its part of the squared discrepancy, and the p-value of its own test, corrected for all
         tests: if the draws are right, the chance that any is below 5 %, ``p_value`` included, is 5 %. A variable whose
         transform changes its shape (a simplex, a covariance) has one number for all of it; its p-value is the smallest
-        of its coordinates'.
+        among its coordinates.
     margins, null : xarray.Dataset
         Statistics of each parameter's own test, and those with random signs, with the dimension ``replicate``.
     conditional_on : tuple of str
@@ -53,7 +53,7 @@ class KSDReport:
 
     @property
     def p_value(self) -> float:
-        """Of all tests together, the joint one and each parameter's; NaN where the draws cannot be judged."""
+        """The p-value of the joint test and each parameter's together; NaN if the draws cannot be judged."""
         return np.nan if self.unjudged else self.test.p_value
 
     def verdict(self, level: float = 0.05) -> str:
@@ -95,7 +95,7 @@ class KSDReport:
 
 
 def misfit_advice(part, diagnostics: dict) -> str:
-    """Return what to do about a misfit, by the draws and what ``az.diagnose`` found: the first cause comes first."""
+    """Return advice for the first likely cause of a misfit, given the draws and the results of ``az.diagnose``."""
     divergent = diagnostics.get("divergent", {}).get("n_divergent", 0)
     if divergent:
         return (
@@ -116,7 +116,7 @@ def misfit_advice(part, diagnostics: dict) -> str:
 
 
 def in_words(report, modes: list[str], level: float, num_in_all: int, advice: str) -> list[str]:
-    """Return lines on the draws, of which there were ``num_in_all`` before thinning.
+    """Return lines on the result of a test; there were ``num_in_all`` draws before thinning.
 
     ``modes`` are parameters whose draws fall into separated modes, ``advice`` is what to do about a misfit.
     """
@@ -151,7 +151,7 @@ def in_words(report, modes: list[str], level: float, num_in_all: int, advice: st
 
 
 def _culprits(report, level):
-    """Return a sentence on the parameters that fail by themselves, or else on where the discrepancy is."""
+    """Return a sentence on the parameters whose own tests fail, or else on the largest shares of the discrepancy."""
     table = report.table()
     failed = table[table["ksd_p"] < level].sort_values("ksd_p", kind="stable")
     if not failed.empty:
@@ -174,7 +174,7 @@ def _has_valley(draws):
     if np.ptp(draws) == 0.0:
         return False
     draws = draws[:: -(-len(draws) // 2000)]
-    # Twice as narrow as the rule for normal distributions, which smooths valleys away.
+    # Half the bandwidth of Silverman's rule for normal distributions, which smooths valleys away.
     density = gaussian_kde(draws, lambda kde: kde.silverman_factor() / 2.0)
     grid = np.linspace(*np.quantile(draws, [0.001, 0.999]), 200)
     height = density(grid)

@@ -1,7 +1,7 @@
-"""Whether likelihoods that are estimated or learned can be trusted where a posterior is, in words.
+"""Checks, in words, whether estimated and learned likelihoods can be trusted in the region of a posterior.
 
-What simulations leave open by learned likelihoods, and draws where nothing was simulated; whether the summaries of
-synthetic likelihoods are normal.
+For learned likelihoods: the error due to the limited number of simulations, and draws where hardly anything was
+simulated. For synthetic likelihoods: whether their summaries are normal.
 """
 
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ from pymc_kernel.plugin.model.unconstrained import coordinate_names, unconstrain
 
 _MOST_DRAWS, _FEWEST_DRAWS = 1000, 100
 _MOST_ROWS = 50_000  # of draws times rows of data, which take some seconds for each replicate
-_PLACES = 4000  # parameters that are looked up among the simulated ones
-_HARDLY_ANY = 0.002  # share of the simulations in regions as sparse: what calls a place empty
-# Standard error of a mean, in posterior standard deviations, from which on it is a warning: of means known to .5 a
-# third are .5 off. It spoke of 11 % of 219 answers without a mean that far off, and of 41 % of 69 others.
+_PLACES = 4000  # parameter vectors that are compared with the simulated ones
+_HARDLY_ANY = 0.002  # a place is empty if less than this share of the simulations lies in regions as sparse
+# Standard error of a mean, in posterior standard deviations, above which to warn: of means with an error of .5, a
+# third are .5 off or more. It warned of 11 % of 219 posteriors without a mean that far off, and of 41 % of 69 others.
 LARGE_ERROR = 0.5
-LARGE_SHARE = 0.1  # of draws in empty places: the error, as a total variation distance, is at most as large
+LARGE_SHARE = 0.1  # share of draws in empty places: if they are all wrong, the total variation distance is as large
 
 
 @dataclass(frozen=True)
@@ -36,11 +36,10 @@ class LearnedCheck:
     ----------
     name : str
     errors : dict of ndarray
-        For each free variable, standard deviations of its posterior means, in posterior ones, between densities that
-        the simulations allow. They are standard errors: of posteriors whose means have an error of .5, two thirds are
-        less than .5 off.
+        For each free variable, the standard errors of its posterior means due to the limited number of simulations, in
+        posterior standard deviations. Of means with a standard error of .5, two thirds are less than .5 off.
     outside : ndarray (k,)
-        For each row of the data, the share of its parameters' draws in places that hardly any simulation reached.
+        For each row of the data, the share of draws of its parameters in places where hardly anything was simulated.
     """
 
     name: str
@@ -62,7 +61,7 @@ class LearnedCheck:
         )
 
     def warnings(self) -> list[str]:
-        """Return what speaks against the posterior."""
+        """Return the reasons to distrust the posterior."""
         row, words, (name, error) = int(self.outside.argmax()), [], self.least_known
         if error > LARGE_ERROR:
             words.append(
@@ -112,7 +111,7 @@ def check_learned(model: pm.Model, posterior, rng: np.random.Generator) -> list[
 
 
 def _changes(learned, parameters, rows, num_draws):
-    """Return by how much the log likelihood of all rows changes between replicates and estimate (r, s)."""
+    """Return the log likelihood of all rows by each replicate minus that by the estimate, at each draw (r, s)."""
     repeated = np.tile(rows, (num_draws, 1))
     plain, found = learned.log_density(parameters, repeated), []
     for number in range(learned.num_replicates):
@@ -123,7 +122,7 @@ def _changes(learned, parameters, rows, num_draws):
 
 
 def _moved(values, changes):
-    """Return root mean squares (p,) over replicates of how far means move, less what few draws make of nothing."""
+    """Return root mean squares (p,) over replicates of the shifts of means, corrected for Monte Carlo error."""
     spread = values.std(axis=0)
     scaled = (values - values.mean(axis=0)) / np.where(spread > 0.0, spread, 1.0)
     centered = changes - changes.mean(axis=1, keepdims=True)
@@ -141,13 +140,13 @@ def _share_outside(learned, parameters, rng):
 # -- summaries that are taken for normal ---------------------------------------------------------------
 
 _KINDS = ("mean", "spread", "5 % quantile", "95 % quantile")
-_LEAST_ERROR = 0.2  # posterior standard deviations of a mean or quantile, or part of a spread: less needs no warning
-_STANDARD_ERRORS = 2.0  # by which an error differs from none
-_NUM_SIMULATED = 1000  # draws at which estimates are made again: a 5 % quantile is known to .1 by these
+_LEAST_ERROR = 0.2  # no warning below: posterior standard deviations of a mean or quantile, or log ratio of spreads
+_STANDARD_ERRORS = 2.0  # that an error must differ from zero by
+_NUM_SIMULATED = 1000  # draws at which new estimates are made: they determine a 5 % quantile to .1
 
 
 def normality_of_posterior(model: pm.Model, posterior: xr.Dataset, rng: np.random.Generator) -> str:
-    """Return a warning as below, of draws (chain, draw) of all free variables; or nothing."""
+    """Return the text of :func:`normality_warning` for draws (chain, draw) of all free variables."""
     if not normal_blocks(model) or not {rv.name for rv in model.free_RVs} <= set(posterior):
         return ""
     point = model.initial_point(random_seed=0)
@@ -159,7 +158,7 @@ def normality_of_posterior(model: pm.Model, posterior: xr.Dataset, rng: np.rando
 
 
 def normality_of_draws(density: LogDensity, draws: np.ndarray, names: Sequence[str], rng: np.random.Generator) -> str:
-    """Return a warning as below, by new estimates of the density at some draws (n, d); or nothing."""
+    """Return the text of :func:`normality_warning` by new estimates of the density at some of the draws (n, d)."""
     simulated = []
     for position in rng.permutation(draws)[:_NUM_SIMULATED]:
         if np.isfinite(density(position)):
@@ -169,10 +168,10 @@ def normality_of_draws(density: LogDensity, draws: np.ndarray, names: Sequence[s
 
 
 def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
-    """Return a warning about posteriors that summaries which are not normal have made wrong; or nothing.
+    """Return a warning if summaries that are not normal make the posterior wrong; otherwise an empty text.
 
-    ``simulated`` are positions (d,) of draws, each beside the summaries behind its estimate and those of the data, by
-    the name of a block; ``entries`` are names of the coordinates of a position.
+    ``simulated`` are pairs: the position (d,) of a draw, and a dictionary from the name of a block to the summaries
+    behind the estimate and those of the data. ``entries`` are the names of the coordinates.
     """
     if not simulated:
         return ""
@@ -191,7 +190,7 @@ def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
 
 
 def _words(moved, standard_errors, entries):
-    """Return what is wrong for certain."""
+    """Return words on the errors that are large and significant."""
     words = []
     for kind, *rows in zip(_KINDS, moved, standard_errors, strict=True):
         for name, by, error in zip(entries, *rows, strict=True):

@@ -37,7 +37,7 @@ _ARGUMENTS = """data : DataTree or convertible
 
 @dataclass
 class Selection:
-    """Which draws of a run a report is on, and of which model: the arguments that all reports share."""
+    """The draws and the model that a report is on: the arguments that all reports share."""
 
     data: Any
     var_names: str | Sequence[str] | None = None
@@ -70,12 +70,12 @@ class Selection:
 
     @property
     def arguments(self) -> dict:
-        """Those that ArviZ takes, too."""
+        """The arguments that ArviZ takes, too."""
         names = ("var_names", "filter_vars", "group", "coords", "sample_dims")
         return {name: getattr(self, name) for name in names}
 
     def need_model(self) -> pm.Model | None:
-        """Return the model, None where a score does without; without either raise a TypeError that says what to do."""
+        """Return the model, or None if only a score is given; raise ``TypeError`` if there is neither."""
         if self.model is None and self.score is None:
             raise TypeError(
                 "no model in context: give model=, the model that was sampled, or call this within `with model:`. For "
@@ -99,7 +99,7 @@ class Selection:
         return named if len(dims) == 2 else named.expand_dims("chain")
 
     def entries(self, variable: xr.DataArray, start: int = 0) -> xr.DataArray:
-        """Return the numbers of the chosen entries of a variable (chain, draw, ...); that of its first is ``start``."""
+        """Return the indices of the chosen entries of a variable (chain, draw, ...), counted from ``start``."""
         numbers = numbered(variable, start)
         return numbers.sel({dim: chosen for dim, chosen in (self.coords or {}).items() if dim in numbers.dims})
 
@@ -118,7 +118,7 @@ class Selection:
 
 
 class Selected(TypedDict, total=False):
-    """The arguments of a report that say on which draws it is, and of which model."""
+    """Keyword arguments that choose the draws and the model of a report."""
 
     var_names: str | Sequence[str] | None
     filter_vars: str | None
@@ -129,7 +129,7 @@ class Selected(TypedDict, total=False):
 
 
 class Scored(Selected, total=False):
-    """The same, and where scores come from."""
+    """The same, and the source of the scores."""
 
     score: Callable[[np.ndarray], np.ndarray] | str | None
 
@@ -148,9 +148,9 @@ class ModelDraws:
     every: int  # one in ``every`` draws of the data is used
 
     def labeled(self, values: np.ndarray, last: str | None = None, combine: Callable = np.sum) -> xr.Dataset:
-        """Return one number a column as a Dataset; ``combine`` makes one where a transform changes a variable's shape.
+        """Return values of the columns as a Dataset; ``combine`` merges them where a transform changes the shape.
 
-        ``values`` (d,), or (d, n) with ``last`` the name of its second dimension.
+        ``values`` are (d,), or (d, n) with ``last`` as the name of the second dimension.
         """
         out, further = {}, [] if last is None else [last]
         for name, columns in self.positions.items():
@@ -164,9 +164,9 @@ class ModelDraws:
 def largest_first(dataset: xr.Dataset) -> xr.Dataset:
     """Return the variables with most dims first.
 
-    ArviZ (1.3) stacks values by the order in which a Dataset's variables have their dims, and labels them by that of
-    each variable: after a variable with dims (b,), one with dims (a, b) has the values of one element beside the name
-    of another. Where two variables have the same dims in different orders, the later one is transposed.
+    ArviZ (1.3) stacks values in the order of the Dataset's dims, and labels them in the order of each variable's: if a
+    variable with dims (b,) comes before one with dims (a, b), values of the latter stand beside wrong names. Where two
+    variables have the same dims in different orders, the later one is transposed.
     """
     names = sorted(dataset.data_vars, key=lambda name: -dataset[name].ndim)
     dims = list(dict.fromkeys(d for name in names for d in dataset[name].dims))
@@ -183,7 +183,7 @@ def read_draws(selected: Selection) -> ModelDraws:
     if model is None:
         return _read_as_they_are(selected, asked)
     posterior = selected.draws
-    if not callable(score):  # which may be that of another distribution
+    if not callable(score):  # a given score may be that of another distribution
         _warn_of_other_data(selected.data, model)
     scores_of = compile_scores(model) if score is None else None
     values = value_draws(posterior, model)
@@ -193,7 +193,7 @@ def read_draws(selected: Selection) -> ModelDraws:
     whole = np.concatenate([values[v].reshape(*sizes, -1) for v in continuous], axis=2)
     score = (lambda _: scores_of([values[v] for v in model.value_vars])) if score is None else score
     draws, scores, *of_surrogate = _scored(selected, whole, score)
-    # The columns of the chosen entries, then their numbers among the chosen ones.
+    # ``own`` are the columns of the chosen entries, ``numbers`` their places among all chosen columns.
     stop, positions, kept = 0, {}, []
     for value in continuous:
         name, shape = model.values_to_rvs[value].name, values[value].shape[1:]
@@ -212,7 +212,7 @@ def read_draws(selected: Selection) -> ModelDraws:
 
 
 def _read_as_they_are(selected, asked):
-    """Return draws and scores of the chosen variables, which belong to no model."""
+    """Return draws and scores of the chosen variables as they are, without a model."""
     dataset = selected.as_chains(asked)
     names = [name for name, one in dataset.data_vars.items() if one.dtype.kind == "f"]
     others = [name for name in dataset.data_vars if name not in names]
@@ -227,13 +227,13 @@ def _read_as_they_are(selected, asked):
 
 
 def numbered(variable: xr.DataArray, start: int = 0) -> xr.DataArray:
-    """Return the numbers of the entries of a variable (chain, draw, ...), from ``start`` on."""
+    """Return the indices of the entries of a variable (chain, draw, ...), counted from ``start``."""
     like = variable.isel(chain=0, draw=0, drop=True)
     return like.copy(data=start + np.arange(like.size).reshape(like.shape))
 
 
 def stacked(dataset: xr.Dataset, names: Sequence[str]) -> tuple[np.ndarray, dict[str, xr.DataArray]]:
-    """Return these variables side by side, (chain, draw, d), and by the name of each the numbers of its columns."""
+    """Return these variables side by side, (chain, draw, d), and the column indices of each by its name."""
     sizes = dataset.sizes["chain"], dataset.sizes["draw"]
     columns = [dataset[name].transpose("chain", "draw", ...).values.reshape(*sizes, -1) for name in names]
     edges = np.cumsum([0, *(c.shape[2] for c in columns)])
@@ -242,7 +242,7 @@ def stacked(dataset: xr.Dataset, names: Sequence[str]) -> tuple[np.ndarray, dict
 
 
 def _scored(selected, draws, score):
-    """Return draws (chain, draw, d), thinned for a surrogate, with their scores, weights, accuracy and interval."""
+    """Return draws (chain, draw, d), thinned for a surrogate; scores, weights, accuracy, thinning interval."""
     if isinstance(score, str):
         every, learned = learn_scores(selected.model, draws, selected.stats)
         draws = draws[:, ::every]
@@ -255,7 +255,7 @@ def _scored(selected, draws, score):
 
 
 def _warn_of_other_data(tree, model):
-    """Warn where draws come with other data than the model has."""
+    """Warn if the draws were made with other data than the model has now."""
     computed = [v.name for v in model.observed_RVs if model.rvs_to_values[v].owner is not None]
     random = [rv for rv in model.observed_RVs if is_part_of_data(model, rv)]
     groups = {"observed_data": observed_values(model, None, leave_out=random), "constant_data": _predictors(model)}
@@ -284,7 +284,7 @@ def _predictors(model):
 def _are_same(one, other, is_computed=False):
     """Return whether two arrays hold the same data, one of them perhaps in single precision.
 
-    What is computed from data, such as centered ones, may differ by the rounding of the computation.
+    Values that are computed from data, such as centered data, may differ by rounding.
     """
     floating = [x.dtype for x in (one, other) if x.dtype.kind == "f"]
     if one.shape != other.shape or not floating or not all(x.dtype.kind in "fiub" for x in (one, other)):

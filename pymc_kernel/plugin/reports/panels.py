@@ -62,7 +62,7 @@ def grid_arguments(num_panels: int, backend: str | None) -> dict:
     rows = -(-num_panels // _COLUMNS)
     columns = -(-num_panels // rows)
     arguments = figure_arguments(_PANEL_HEIGHT * rows + 40.0, backend)
-    if (backend or rcParams["plot.backend"]) == "plotly":  # it draws axes in the cells that are left
+    if (backend or rcParams["plot.backend"]) == "plotly":  # it would draw axes in empty cells
         arguments["vertical_spacing"] = 85.0 / arguments["figsize"][1]  # titles and axes; its default is a third of all
         cells = [{} if i < num_panels else None for i in range(rows * columns)]
         arguments["specs"] = [cells[i * columns : (i + 1) * columns] for i in range(rows)]
@@ -85,11 +85,11 @@ def add_legend(collection, entries: dict[str, dict]) -> None:
     if collection.backend == "matplotlib":
         place = place | {"ncols": min(len(entries), _MOST_IN_A_LINE)}
         entries = {name: line | ({"linestyle": "none"} if "marker" in line else {}) for name, line in entries.items()}
-    else:  # ArviZ's legends of the other two have lines alone
+    else:  # ArviZ's legends of other backends show lines only
         entries = {name: {k: v for k, v in line.items() if k != "marker"} for name, line in entries.items()}
     if collection.backend == "bokeh" and ("plot" in collection.viz.children or collection.viz["plot"].size > 1):
         place = _BOKEH_WITHIN
-    if collection.backend == "plotly":  # its legends do not translate it
+    if collection.backend == "plotly":  # its legends do not translate ``alpha``
         entries = {n: {"opacity" if k == "alpha" else k: v for k, v in line.items()} for n, line in entries.items()}
     backend_of(collection).legend(
         collection, list(entries.values()), list(entries), update_visuals=False, visual_kwargs={}, **place

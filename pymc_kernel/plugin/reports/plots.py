@@ -96,7 +96,7 @@ def _plane(middle, dims, ranges, num):
     return across, up, places
 
 
-# By groups: what statistics run along, and those that are drawn.
+# For each group: the dimension of its statistics, and those that are plotted.
 _STATISTICS = {
     "smc_stats": (
         "stage",
@@ -177,7 +177,7 @@ def plot_calibration(
     Parameters
     ----------
     calibration : pymc_kernel.embeddings.FittedRule or pymc_kernel.embeddings.RuleCalibration
-        A fitted rule, or what its ``calibration()`` returned.
+        A fitted rule, or the result of its ``calibration()``.
     var_names : sequence of str, optional
         Names of the latents, ``latent[0]`` and so on by default.
     coverage : bool
@@ -185,7 +185,7 @@ def plot_calibration(
     random_seed : int or numpy.random.Generator, optional
         Of the cases and draws for the calibration of a rule.
     **kwargs
-        Of ``arviz_plots.plot_ecdf_pit``.
+        Passed to ``arviz_plots.plot_ecdf_pit``.
 
     Returns
     -------
@@ -207,7 +207,7 @@ def plot_calibration(
     if len(names) != count:
         raise ValueError(f"var_names must name {count} latents, got {len(names)}.")
     ranks = {name: calibration.ranks[None, :, j] for j, name in enumerate(names)}
-    if not coverage:  # the joint regions have no two sides
+    if not coverage:  # joint regions have no central intervals
         ranks["TARP"] = calibration.regions[None]
     tree = az.from_dict({"prior_sbc": ranks})
     kwargs = grid_arguments(len(ranks), kwargs.get("backend")) | {"visuals": {"ylabel": True}} | kwargs

@@ -33,7 +33,7 @@ def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.
     backend : {"matplotlib", "bokeh", "plotly", "none"}, optional
         As everywhere in ArviZ.
     **arguments
-        Of ``pk.ksd_test``: ``model``, ``var_names`` and so on.
+        Passed to ``pk.ksd_test``: ``model``, ``var_names`` and so on.
 
     Returns
     -------
@@ -76,7 +76,7 @@ class _Rows(NamedTuple):
     band: xr.Dataset  # with the dimension quantile
     p_values: xr.Dataset
     y: xr.Dataset  # heights of the rows; NaN for rows that are left out, as are all their numbers
-    heights: dict[str, float]  # by the names that stand there
+    heights: dict[str, float]  # by the labels of the rows
 
 
 def _rows(report):
@@ -110,7 +110,7 @@ def _limits(rows):
 
 
 def _add_names(collection, rows, start, stop):
-    """Say what the rows, the axis and the colors are."""
+    """Label the rows, the axis and the colors."""
     backend, panel, top = backend_of(collection), collection.get_target(None, {}), rows.heights[_JOINT]
     backend.yticks(list(rows.heights.values()), list(rows.heights), panel)
     backend.hline(top - 0.5 * (1.0 + _GAP), panel, color="B3", width=1)
@@ -174,7 +174,7 @@ def plot_stein_thin(
 def _pairs(draws, points, backend):
     """Return the matrix of pairs of scalar variables, of draws and of the points chosen among them."""
     arguments = figure_arguments(160.0 * len(draws.data_vars), backend)
-    if (backend or rcParams["plot.backend"]) == "plotly":  # its default leaves as much between rows as they are high
+    if (backend or rcParams["plot.backend"]) == "plotly":  # its default gap is as high as a row
         arguments |= {"vertical_spacing": 0.02, "plot_hspace": 0.02}
     arguments |= {"sharex": "col", "sharey": "row"}
     matrix = azp.PlotMatrix(draws, ["__variable__"], backend=backend, figure_kwargs=arguments)

@@ -1,4 +1,4 @@
-"""Scores of a model that has no gradient, learned from the log densities of its run, or of the model.
+"""Scores of a model without a gradient, learned from log densities that the run holds or the model evaluates.
 
 A surrogate is fitted to log densities at the draws, and judged at held-out draws; the mathematics is in
 ``scores/held_out.py``.
@@ -24,12 +24,12 @@ ADVICE = (
 _MOST_EVALUATIONS = 1000  # of the model, where the run holds no log densities
 _MOST_DRAWS = 4000  # that a surrogate is fitted to; more of them add nothing but time
 _FEWEST_DRAWS = 50  # for four folds of a fit
-_LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: of the true model beside an emulated one; of all others
+_LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: by steps along an emulated model, by all other steps
 _NUM_COMPARED = 8  # draws at which a log density of the run is compared with the model's
 _LOG_DENSITY_TOLERANCE = 0.01  # difference of log densities that is more than rounding
 _LEAST_OVERLAP = 0.95  # of surrogate and posterior, as an effective share of the weights
 _LARGEST_ERROR = 0.2  # of the score; with both bounds, verdicts agreed with those by gradients, see the benchmark
-_LARGEST_NOISY_ERROR = 0.1  # noisy weights correct less of the error: above, right draws were rejected too often
+_LARGEST_NOISY_ERROR = 0.1  # noisy weights correct less of the error: above it, correct draws were rejected too often
 _MIN_EFFECTIVE_DRAWS = 100.0  # effective number of weighted draws
 
 
@@ -42,7 +42,7 @@ class LearnedScores(HeldOutScores):
     num_evaluations : int
         Evaluations of the model made for the fit; the other values were in the run.
     noisy : bool
-        Whether log densities are estimates; their noise is in ``log_density_error`` and ``overlap`` then.
+        Whether log densities are estimates; then ``log_density_error`` and ``overlap`` include their noise.
     """
 
     num_evaluations: int
@@ -86,7 +86,7 @@ def learn_scores(model: pm.Model | None, positions: np.ndarray, stats: xr.Datase
     """Return the thinning interval, and the held-out scores of the thinned draws.
 
     ``positions`` (chain, draw, d) are all draws on the unconstrained scale, ``stats`` their ``sample_stats``, which
-    must hold log densities where there is no model. ``NoGradientError`` says why no surrogate can be learned either.
+    must hold log densities where there is no model. ``NoGradientError`` says why no surrogate can be learned.
     """
     names = [] if model is None else estimated_terms(model.logp())[0]
     discrete = [] if model is None else [v.name for v in model.discrete_value_vars]
@@ -142,14 +142,14 @@ def _evaluator(model):
 
     def evaluate(positions):
         values = np.add(*compiled(QUICK)(positions))
-        # The quick mode leaves stable forms of some functions out.
+        # The quick mode omits the numerically stable forms of some functions.
         return values if np.isfinite(values).all() else np.add(*compiled(None)(positions))
 
     return evaluate
 
 
 def _of_the_run(stats, positions, evaluate, noisy):
-    """Return the log densities (n,) that the run holds, None where it holds none of this model at these draws."""
+    """Return the log densities (n,) that the run holds; None if it holds none that agree with the model's."""
     flat = positions.reshape(-1, positions.shape[-1])
     known = [] if stats is None else [stats[name] for name in _LOG_DENSITIES if name in stats]
     for one in known:
@@ -158,7 +158,7 @@ def _of_the_run(stats, positions, evaluate, noisy):
         values = one.transpose("chain", "draw").values.ravel().astype(float)
         if noisy or evaluate is None:
             return values
-        # Other steps of a compound may have moved afterwards, or the draws or the model may have been changed.
+        # Other steps of a compound may have moved the chain afterwards, or the draws or the model may have changed.
         rows = np.unique(np.linspace(0, len(flat) - 1, _NUM_COMPARED).astype(int))
         there = evaluate(flat[rows])
         if np.ptp(values[rows] - there) <= _LOG_DENSITY_TOLERANCE + 1e-9 * np.abs(there).max():

@@ -1,4 +1,4 @@
-"""Warnings of chains: stuck on an estimate, without a mode or a part of the posterior, errors."""
+"""Warnings about chains that are stuck on an estimate, miss a part of the posterior, or meet errors of the model."""
 
 import math
 from collections.abc import Sequence
@@ -9,11 +9,11 @@ from pymc_kernel.mcmc.chain_checks import KnownPlaces, OpenEnd, coverage_of, is_
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
-# Share of draws whose proposals raised, from which on it is said. Proposals fall into a region about as often as draws
-# belong there, and a mass of a thousandth changes a 5 % tail by no more than the Monte Carlo error of 40,000 draws.
+# Share of draws whose proposals raised an error, above which to warn. Proposals fall into a region about as often as
+# draws should, and a mass of a thousandth changes a 5 % tail by no more than the Monte Carlo error of 40,000 draws.
 _FEW_RAISED = 1e-3
-# On a funnel and a Student t, four times as many draws made the errors of 5 % tails .010 and .005 from .017 and .014,
-# four times as many tuning draws .020 and .013.
+# On a funnel and a Student t, four times as many draws changed the errors of 5 % tails from .017 and .014 to .010 and
+# .005; four times as many tuning draws changed them to .020 and .013.
 _ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom helps), or reparametrize."
 
 
@@ -22,7 +22,7 @@ def missed_point_warning(
 ) -> str:
     """Return a warning about a point as likely as the chain's draws that the chain never came near; or nothing.
 
-    The points are ``known`` from the search for a start; of draws these are ``positions`` (n, d) and log densities.
+    ``known`` are the points of the search for a start; ``positions`` (n, d) and ``log_densities`` are of the draws.
     """
     place = missed(known, positions, log_densities)
     if place is None:
@@ -87,7 +87,7 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
 
 
 def ends_in_words(found: Sequence[OpenEnd], names: Sequence[str]) -> str:
-    """Return where draws end and the density does not, the worst ends first."""
+    """Return words on the ends of the draws where the density hardly falls, the worst first."""
     worst = sorted(found, key=lambda e: -e.ratio)[:_NAMED]
     ends = ", ".join(f"{names[e.coordinate]} = {e.end:.3g} (to {e.ratio:.2g} times)" for e in worst)
     return f"the density hardly falls where the draws end, at {ends} on the unconstrained scale"

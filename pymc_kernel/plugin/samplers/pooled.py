@@ -31,8 +31,8 @@ from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.samplers.transition_step import NUM_VISITED
 from pymc_kernel.plugin.warn import report, warn_user
 
-_ENOUGH = 0.2  # distance of an emulated model: at least six of ten proposals along it are accepted
-_STUCK = 0.1  # of a chain without a move of one group: it has less than ten draws of that group then
+_ENOUGH = 0.2  # distance at which an emulated model is good enough: at least six of ten proposals are accepted
+_STUCK = 0.1  # share of a chain without a move of one group, above which to warn: ten such stretches fill a chain
 _NOISY = 1.7  # nats: above this a fixed computing budget is better spent on better estimates (Doucet et al. 2015)
 _MODES_APART = "the posterior has modes apart, which chains do not go between: pk.sample_surrogate weighs them."
 
@@ -62,9 +62,9 @@ def sample_khmc(
         dimensions, and 200 + 100 d in more: burn-in alone may take half.
     chains : int
     step : KernelHMC or list of steps, optional
-        With your own settings; afterwards ``step.surrogate`` is the learned surrogate. All continuous variables by
-        default. As in ``pm.sample``, you may give other steps beside it, and PyMC finds steps for the remaining
-        variables, such as discrete ones: the call is then ``pm.sample``, and each chain tunes by itself.
+        A step with your settings, by default for all continuous variables; afterwards ``step.surrogate`` is the
+        learned surrogate. As in ``pm.sample``, you may give other steps beside it, and PyMC finds steps for the
+        remaining variables, such as discrete ones: the call is then ``pm.sample``, and each chain tunes by itself.
     random_seed : None, int, sequence of int or numpy.random.Generator
         The same seed gives the same draws for any number of ``cores``.
     initvals : dict or list of dict, optional
@@ -138,12 +138,12 @@ def sample_khmc(
         if (search := part_of(model, _ENOUGH, rng)) is not None:
             # At most as many evaluations as a chain would take to tune.
             learn(search, kernel_hmc.TUNE if tune is None else tune, progressbar=progressbar)
-            # Groups move one at a time, so that the distance of all of them together does not decide.
+            # Groups move one at a time, so the distance of the joint distribution need not be small.
             is_useful = search.is_confirmed and (search.best.distance < POOR or len(search.estimated) > 1)
             if (search.has_ended or is_useful) and not search.best_is_by_particles:
                 return _along_emulated(model, search.result(), draws, tune, chains, rng, began, progressbar, kwargs)
             if search.is_divided or search.best_is_by_particles:
-                # The chains that follow may all be in one of its modes.
+                # The chains below may all be in one mode of the posterior.
                 warn_user(search.problem() or _MODES_APART)
             spent = len(search.record)
     with model:
@@ -181,7 +181,7 @@ def sample_khmc(
 
 
 def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs) -> xr.DataTree:
-    """Return exact draws along a model whose black boxes have been learned."""
+    """Return exact draws by proposals along the emulated model, whose black boxes have been learned."""
     seeds = [int(s) for s in rng.integers(2**30, size=chains)]
     tune = kernel_hmc.TUNE if tune is None else tune
     with model:
@@ -206,7 +206,7 @@ def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressba
 
 
 def report_stuck_groups(stats, noise_sd) -> None:
-    """Report where one group did not move for a large part of a chain; ``stuck`` (chain, draw), noise by name."""
+    """Warn if one group did not move for a large part of a chain; ``noise_sd`` is by the names of likelihoods."""
     longest, draws = int(stats["stuck"].max()), stats["stuck"].shape[1]
     if longest <= max(_STUCK * draws, 10):
         return
@@ -221,7 +221,7 @@ def report_stuck_groups(stats, noise_sd) -> None:
 
 
 def _say(model, step, idata, rng):
-    """Give one warning of what all chains show together."""
+    """Give one warning for all chains together."""
     stats = idata["sample_stats"]
     weights, raised = stats["log_weight"].values, stats["raised"].values
     words = [raised_warning(int(raised.sum()), weights.size, step.density.error), missing_mass_warning(weights.ravel())]
@@ -264,7 +264,7 @@ def _check_for_sample(kwargs, model):
 
 
 def _pooled_step(model, step, compile_kwargs) -> tuple[list, KernelHMC]:
-    """Return all steps that were given, and the one among them that learns."""
+    """Return all given steps, and the one kernel HMC among them."""
     given = [KernelHMC(model=model, compile_kwargs=compile_kwargs)] if step is None else step
     given = list(given) if isinstance(given, Sequence) else [given]
     wrong = [s for s in given if not isinstance(s, BlockedStep | CompoundStep)]
@@ -288,13 +288,13 @@ def _pooled_step(model, step, compile_kwargs) -> tuple[list, KernelHMC]:
 def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
     """Return a position (d,) for each chain at which the density is finite.
 
-    It is one from a block's pilot simulations; or the initial point or a draw from the prior, chosen by their
-    likelihood; or, where values are given or the prior cannot be drawn from, PyMC's initial point, jittered.
+    It is a position of a block's pilot simulations; or the initial point or a draw from the prior, chosen by their
+    likelihood; or PyMC's initial point, jittered, if values are given or the prior cannot be drawn from.
     """
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:
         raise ValueError(f"initvals has {len(given)} entries for {chains} chains.")
-    # PyMC compiles a function for it, so it is asked for once, and only where it is needed.
+    # PyMC compiles a function for the initial point, so ask for it once, and only if it is needed.
     default = None if step.density.starts is None else _position(step, model.initial_point())
     positions, tried = [], []
     for overrides in given:
@@ -329,7 +329,7 @@ def _position(step, point) -> np.ndarray:
 
 
 def _tune_together(step, starts, tune, rng, progressbar):
-    """Return the learned state, and the positions at which the chains are after tuning."""
+    """Return the learned state, and the positions of the chains after tuning."""
     rngs, states, noises = rng.spawn(len(starts)), [], []
     for own, position in zip(rngs, starts, strict=True):
         step.density.seed(own)

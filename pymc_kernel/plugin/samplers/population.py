@@ -17,7 +17,7 @@ from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalized, resample
 
-_UNRELIABLE = 0.7  # Pareto k from which importance sampling is not to be trusted (Vehtari et al. 2024)
+_UNRELIABLE = 0.7  # Pareto k above which importance sampling is unreliable (Vehtari et al. 2024)
 
 
 @says_what_evidence_lacks
@@ -50,9 +50,9 @@ def sample_pmc(
     chains : int
         Independent repetitions, one after the other: the spread of their evidence shows its error.
     drift : {"kernel", "none"}
-        Along the learned score, or none: adaptive population Monte Carlo.
+        "kernel": along the learned score. "none": no drift, which is adaptive population Monte Carlo.
     drift_size : float
-        In (0, 1).
+        In (0, 1): at 1, the particles of a normal target would all drift to its mode.
     surrogate : pymc_kernel.scores.Finite, optional
         The estimator of the score; with 200 random features by default.
     weights : {"mixture", "own"}
@@ -84,8 +84,8 @@ def sample_pmc(
     Warns
     -----
     UserWarning
-        Where the Pareto shape is above 0.7, so that weights and evidence cannot be trusted; and where summaries that
-        :class:`SyntheticLikelihood` assumes normal are not (by 500 new estimates).
+        If the Pareto shape is above 0.7, so that weights and evidence cannot be trusted; and if summaries that
+        :class:`SyntheticLikelihood` assumes normal are not (by up to 1,000 new estimates).
 
     Notes
     -----
@@ -120,7 +120,7 @@ def sample_pmc(
                 break
     if not results:
         raise KeyboardInterrupt
-    # The most draws in chains of one length, as PyMC does: an unfinished chain goes out, or the others are cut to it.
+    # Keep the most draws in chains of one length, as PyMC does: drop an unfinished chain, or cut the others to it.
     if len(results) * len(results[-1][1]) < (len(results) - 1) * iterations:
         results.pop()
     tree = _tree(model, results, draws)
@@ -130,7 +130,7 @@ def sample_pmc(
 
 
 def _one_chain(model, density, config, draws, iterations, start, rng, advance):
-    """Return the final state, what the iterations reported, and the generator."""
+    """Return the final state, the reports of the iterations, and the generator."""
     density.seed(rng)
     if start is None:
         check_prior_draws(model, "Give it a proper prior, or start=.")
@@ -151,7 +151,7 @@ def _one_chain(model, density, config, draws, iterations, start, rng, advance):
         for _ in range(iterations):
             state, info = population.step(rng, state, lambda x: sum(density(x)), config)
             if not history:
-                # The first particles belong to no learned proposal; with a given start they have no true weight at all.
+                # The first particles are from no learned proposal, and particles of a given start have no true weights.
                 state = population.forget(rng, state, draws)
             history.append(info)
             advance(words=f"ESS {100 * info.effective_share:.0f} %")

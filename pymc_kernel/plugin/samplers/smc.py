@@ -33,12 +33,12 @@ _STATS = {
 }
 _EPSILON = "epsilon_"  # prefix to the name of a block, for its bandwidths
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
-# R-hat of populations above which a warning is given: PyMC's own limit. Each then tells as much as fifty draws.
+# R-hat of populations above which to warn: PyMC's own limit. Each is then worth about fifty independent draws.
 _LARGEST_RHAT = 1.01
 
 
 class ParticleKernel(SMC_KERNEL):
-    """What all kernels share; a subclass builds its ``moves``.
+    """Base class of all kernels; a subclass builds its ``moves``.
 
     PyMC's own evaluation, one particle and one function at a time, is replaced by one vectorized call.
     """
@@ -155,8 +155,8 @@ class ParticleKernel(SMC_KERNEL):
 class ASMC(ParticleKernel):
     """Random-walk moves along the covariance of the particles for ``pm.sample_smc`` (Fearnhead and Taylor 2013).
 
-    Each quarter of the particles moves along the covariance of the others: with its own covariance it would contract,
-    and with few particles the evidence would be too large.
+    Each quarter of the particles moves along the covariance of the others: along their own covariance, few particles
+    would contract, and the evidence would be too large.
 
     Parameters
     ----------
@@ -166,7 +166,7 @@ class ASMC(ParticleKernel):
         nu at the start; 2.38 / sqrt(d) by default, then learned from the mean acceptance.
     target_accept : float
     learning_rate : float, optional
-        Of the Robbins-Monro steps on log nu, one for each move of all particles; t^-1/2 by default.
+        Size of the Robbins-Monro steps on log nu, one for each move of all particles; t^-1/2 by default.
     kwargs
         As in :class:`KernelHMCSMC`.
     """
@@ -320,8 +320,8 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     Notes
     -----
     An interrupt ends it without a result, as in ``pm.sample_smc``: particles before the last stage are not posterior
-    draws. It warns where summaries that :class:`SyntheticLikelihood` assumes normal are not, by 500 new estimates at
-    the draws.
+    draws. It warns if summaries that :class:`SyntheticLikelihood` assumes normal are not, by up to 1,000 new estimates
+    at the draws.
 
     |unseen mode|
 
@@ -357,11 +357,11 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
 def _tidied(idata):
     """Return a result of ``pm.sample_smc`` with a group ``smc_stats``, which can be saved.
 
-    PyMC writes one list a chain, of as many entries as the chain had stages, which neither netCDF nor zarr takes.
+    PyMC stores one list per chain, with one entry per stage, which neither netCDF nor zarr can save.
     """
     stats = idata["sample_stats"]
     chains = idata["posterior"].sizes["chain"]
-    # One vector a chain, which PyMC has packed into an object array; of one chain into a plain one.
+    # PyMC packs one vector per chain into an object array, but the vector of a single chain into a plain one.
     columns = {name: stats[name].values.reshape(1, -1) if chains == 1 else stats[name].values for name in stats}
     columns = {name: [np.asarray(one, dtype=float) for one in values] for name, values in columns.items()}
     log_evidence = [one[-1] for one in columns.pop("log_marginal_likelihood")]

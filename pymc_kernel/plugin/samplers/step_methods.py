@@ -65,7 +65,7 @@ class AdaptiveMetropolis(RandomWalkStep):
     vars : list of variables, optional
         All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     covariance : array_like (d, d), optional
-        Of the proposal, on the unconstrained scale: the initial value, or the fixed one.
+        Covariance of the proposal, on the unconstrained scale: its initial value, or the fixed one.
     learn_covariance, learn_scale : bool
         What is adapted. With both False this is plain Metropolis.
     scale : float, optional
@@ -182,7 +182,7 @@ _ESTIMATORS = {
     "finite": scores.Finite,
     "nystrom": lambda: scores.Nystrom(num_basis=50),
 }
-#: Said where a surrogate was learned and is not used.
+#: The warning about a surrogate that was learned and is not used.
 DROPPED = (
     "the surrogate is not used: while tuning, moves along it did not go as far as the random walk's, which makes all "
     "draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
@@ -225,10 +225,10 @@ class KernelHMC(TransitionStep):
     afterwards that of the last chain; for any run, ``pk.scores.Values().fit(draws, log_density)`` fits one to
     unconstrained draws and ``sample_stats["lp"]``.
 
-    Surrogate moves never enter regions where the surrogate is far too low, as in the neck of a funnel, and chains look
-    well mixed without them. So at the last draw of a chain the ratios of the density to the surrogate are judged like
-    importance weights, by the Pareto shape of their tail; a warning says if a part of the posterior is likely to be
-    missing.
+    Surrogate moves never enter regions where the surrogate is far too low, as in the neck of a funnel, and chains that
+    miss them look well mixed. So at the last draw of a chain the ratios of the density to the surrogate are judged
+    like importance weights, by the Pareto shape of their tail; a warning says if a part of the posterior is likely to
+    be missing.
 
     Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values.
 
@@ -315,7 +315,7 @@ class KernelHMC(TransitionStep):
 
     def open_end_warning(self, draws: np.ndarray, log_densities: np.ndarray, rng: np.random.Generator) -> str:
         """Return a warning about ends of the draws (chain, draw, d) that are not ends of the density; or nothing."""
-        if self.shared or self.density.estimated:  # log densities differ by more than the position
+        if self.shared or self.density.estimated:  # log densities do not depend on the position alone
             return ""
         found = open_ends(rng, draws, log_densities, self.density)
         if not found:
@@ -332,14 +332,14 @@ class KernelHMC(TransitionStep):
 
 
 for _step in (AdaptiveMetropolis, KAMH, KernelHMC):
-    # There is none with python -OO.
+    # With python -OO there are no docstrings.
     _step.__doc__ = (_step.__doc__ or "").format(parameters=_SHARED_PARAMETERS.strip(), notes=_SHARED_NOTES.strip())
 
 
 def offer_to_estimated_model(model: pm.Model) -> None:
-    """Make ``pm.sample`` ask :class:`KernelHMC`, before all others, whether a variable is of a model such as this one.
+    """Make ``pm.sample`` assign :class:`KernelHMC`, before all other steps, to the variables of this model.
 
-    A copy of the model is known only where it is in context.
+    A copy of the model is recognized only while it is in context.
     """
     _ESTIMATED.add(model.root)
     if KernelHMC not in STEP_METHODS:

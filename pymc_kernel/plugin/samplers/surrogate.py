@@ -1,4 +1,4 @@
-"""Posteriors from few evaluations of a costly likelihood: what is unknown is learned, PyMC's NUTS draws."""
+"""Posteriors from few evaluations of a costly likelihood: the costly part is learned, and PyMC's NUTS samples."""
 
 from concurrent.futures import Executor
 from pathlib import Path
@@ -48,7 +48,7 @@ def sample_surrogate(
     Parameters
     ----------
     draws, chains : int
-        Of NUTS, or of particles (see Notes); they cost no evaluation. With ``exact`` each draw costs one.
+        Draws by NUTS, or by particles (see Notes), cost no evaluation. With ``exact`` each draw costs one.
     evaluations : int
         Largest number of evaluations of the model, besides those of exact draws. If all of the likelihood is learned,
         take about 50 (d + 2) for d parameters, or three times as many if it is noisy.
@@ -108,14 +108,14 @@ def sample_surrogate(
     Besides the statistics of NUTS, ``sample_stats`` has ``distance``, the total variation distance between the joint
     distributions of the draws and the posterior, and ``effective_share``, that of importance weights, both as in
     :class:`Emulation`; ``num_evaluations`` and ``num_failed``. Distances of marginal distributions are smaller. Neither
-    statistic covers more than the region that was seen, so both can miss a distant mode; another ``random_seed`` begins
-    elsewhere. ``round_stats`` has the same after each round.
+    statistic covers more than the region that was evaluated, so both can miss a distant mode; another ``random_seed``
+    begins elsewhere. ``round_stats`` has the same after each round.
 
     If NUTS chains stay in separate modes, tempered particles, which weigh modes, draw instead: an independent
     population for each chain. Exact draws still come from NUTS, and R-hat shows if its chains stay apart.
 
     Evaluations that fail count as places without density. No draw is nearer to such a place than to one with a density,
-    so a posterior can end at a wall. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned with their noise,
+    so a posterior can have an edge. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned with their noise,
     from two estimates at each place. The same seed and batch size give the same evaluations, bit for bit, for any
     executor and any number of workers. If it is interrupted, or the executor breaks, it returns draws from the finished
     rounds.
@@ -176,16 +176,16 @@ def _weighed(search, emulated, chains, draws) -> xr.DataTree:
 
 
 def starts_of(emulated: pm.Model, chains: int, rng: np.random.Generator) -> list[dict]:
-    """Return a start for each chain, a draw of the emulated posterior: around it nothing may have been learned."""
+    """Return a start for each chain: a draw of the emulated posterior, as elsewhere nothing may have been learned."""
     known = emulated.emulation.draws
     chosen = known[rng.choice(len(known), chains, replace=len(known) < chains)]
-    # As the user knows them: PyMC takes no unconstrained value where a bound is a random variable.
+    # On the constrained scale: PyMC takes no unconstrained value where a bound is a random variable.
     values = constrained_draws(emulated, chosen, [v.name for v in emulated.free_RVs])
     return [{name: drawn[i] for name, drawn in values.items()} for i in range(chains)]
 
 
 def _add_groups(tree, model, emulated, counts, status):
-    """Add what is known of the search to the draws."""
+    """Add the statistics and evaluations of the search to the draws."""
     known = emulated.emulation
     for name in ("distance", "effective_share", "num_evaluations", "num_failed"):
         tree["sample_stats"][name] = getattr(known, name)

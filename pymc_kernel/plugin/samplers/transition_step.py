@@ -24,7 +24,7 @@ from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_
 from pymc_kernel.plugin.reports.likelihood_checks import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
 
-NUM_VISITED = 500  # draws kept, to find at the end whether the chain missed a part, or its density ends with them
+NUM_VISITED = 500  # draws kept for the checks at the end of a chain, such as whether it missed a known point
 _SEARCH_SHARE = 0.1  # of the tuning draws: evaluations of candidates for a start, and of climbs from them to modes
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 
@@ -91,7 +91,7 @@ class TransitionStep(ArrayStepShared):
             raise ValueError(f"{type(self).__name__} got variables without entries: {', '.join(empty)}.")
         self.tried = None  # set by ``sample_khmc``: KnownPlaces, the points evaluated in its search for starts
         self.learned = None  # set by ``sample_khmc``: the state whose adaptation every chain starts with
-        self.is_judged_alone = True  # not by ``sample_khmc``, which has one word for all chains
+        self.is_judged_alone = True  # False in ``sample_khmc``, which gives one warning for all chains
         self.prior = prior_draws(model, value_vars, initial_point)
         config = replace(config, noisy=bool(self.density.estimated))
         if self.prior is not None and config.learns_covariance and config.covariance is None:
@@ -163,7 +163,7 @@ class TransitionStep(ArrayStepShared):
         self.returned = position.tobytes(), self._now
         stats = self._stats(state, info)
         stats["warning"] = self._warning(state)
-        # Those of other steps since the last draw count, too.
+        # Calls that other steps made since the last draw count, too.
         stats["evaluations"], stats["raised"] = self.density.calls - self.counted, raised
         self.counted = self.density.calls
         return RaveledVars(position, q0.point_map_info), [stats]
@@ -213,7 +213,7 @@ class TransitionStep(ArrayStepShared):
     def first_estimate(self, position: np.ndarray) -> float:
         """Return the log density where a chain begins; an estimate of zero is drawn again, up to twenty times.
 
-        Where a chain begins does not change what it converges to.
+        This introduces no bias: a chain converges to the same distribution from any start.
         """
         for _ in range(STARTS_TRIED if self.density.estimated else 1):
             log_density = self.density(position)
@@ -224,7 +224,7 @@ class TransitionStep(ArrayStepShared):
     def _better_start(self, position, log_density):
         """Return the start: the given position or, if that is PyMC's initial point, a likely draw from the prior.
 
-        Blocks with pilot simulations: the position of one of these, if it is more likely than the given one.
+        If a block has pilot simulations, it is the position of one of them, if more likely than the given one.
         """
         is_default = self.prior is not None and np.array_equal(position, self.prior.default)
         is_better = False
@@ -298,7 +298,7 @@ class TransitionStep(ArrayStepShared):
 
 
 class RandomWalkStep(TransitionStep):
-    """A step whose scale is learned from the acceptance rate; after learning no evaluation measures noise."""
+    """A step whose scale is learned from the acceptance rate; once learning has ended, no evaluation measures noise."""
 
     def _current(self, position):
         state = super()._current(position)

@@ -33,11 +33,11 @@ class LearnedFeatures:
     hidden : sequence of int
         Widths of the hidden layers, with rectified linear units.
     num_features : int
-        Of psi.
+        Number of features psi.
     latent_kernel : kernel, optional
         On the latents; Gaussian at the median distance by default. The latents themselves, scaled, are predicted too.
     regularization : float
-        lambda, in units of a mean over the batch.
+        lambda, beside means over the batch, not sums.
     num_epochs, batch_size, learning_rate
         Of Adam (Kingma and Ba 2015). A batch must be larger than ``num_features``.
     validation : float
@@ -109,14 +109,14 @@ class LearnedFeatures:
         return np.concatenate(parts, axis=1)
 
     def _compile(self, parameters):
-        """Return compiled features, and the loss of a batch, whose evaluation moves the parameters by Adam's step."""
+        """Return two compiled functions: the features, and the loss of a batch, which also takes a step of Adam."""
         points, targets, weights = pt.dmatrix("points"), pt.dmatrix("targets"), pt.dvector("weights")
         layer = points @ parameters[0] + parameters[1]
         for slopes, offsets in zip(parameters[2::2], parameters[3::2], strict=True):
             layer = pt.maximum(layer, 0.0) @ slopes + offsets
         features = layer / np.sqrt(self.num_features)
         size = points.shape[0].astype("float64")
-        # One constant feature keeps the mean of the targets out of what the others must explain.
+        # A constant feature explains the mean of the targets, so that the others need not.
         psi = pt.concatenate([features, pt.ones((points.shape[0], 1))], axis=1)
         weighted = psi * weights[:, None]
         system = psi.T @ weighted / size + self.regularization * pt.eye(self.num_features + 1)
@@ -128,7 +128,7 @@ class LearnedFeatures:
         return pytensor.function([points], features, mode=QUICK), step
 
     def _validation_loss(self, psi, data, inside, outside):
-        """Return the loss on pairs held out, the regression on the features ``psi`` being that of the others."""
+        """Return the loss on held-out pairs of the regression on the features ``psi`` of the other pairs."""
         _, targets, weights = data
         psi = np.column_stack([psi, np.ones(len(psi))])
         weighted = psi[inside] * weights[inside, None]
@@ -138,7 +138,7 @@ class LearnedFeatures:
         return float((weights[outside] * (errors**2).sum(axis=1)).mean())
 
     def _train(self, function, step, parameters, data, split, rng, progressbar):
-        """Leave the parameters where the validation loss is smallest, and return the losses (epochs, 2)."""
+        """Train, set the parameters with the smallest validation loss, and return the losses (epochs, 2)."""
         inside, outside = split
         null = [(w * (t**2).sum(axis=1)).mean() for _, t, w in ([a[i] for a in data] for i in (inside, outside))]
         best, best_loss, num_without_gain, losses = [p.get_value() for p in parameters], np.inf, 0, []
@@ -170,7 +170,7 @@ class FittedFeatures:
     Attributes
     ----------
     function : callable
-        Of scaled observations.
+        From scaled observations to features.
     mean, scale : ndarray (q,)
         Of the training observations.
     losses : ndarray (epochs, 2)

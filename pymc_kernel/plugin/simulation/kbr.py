@@ -13,7 +13,7 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_argume
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, judged, second_opinion
 
-_MANY_NUMBERS = 20  # of raw data, from which on a warning proposes to summarize them
+_MANY_NUMBERS = 20  # of raw data, above which a warning proposes to summarize them
 
 
 @explain_arguments
@@ -78,8 +78,8 @@ def sample_kbr(
 
     Notes
     -----
-    Draws are the posterior mean by kernel regression plus residuals of the simulations, weighted by the rule at the
-    data, cut at zero. Each is smoothed by a normal distribution of its own width, which leave-one-out likelihood
+    Draws are the posterior mean by kernel regression plus residuals of the simulations, with the rule's weights at
+    the data, cut at zero. Each is smoothed by a normal distribution of its own width, which leave-one-out likelihood
     chooses, keeping mean and covariance. The regression is fitted to all simulations, then to the half, quarter and so
     on nearest to the data by the previous fit, as long as three remain for each of the rule's features (900 by
     default). The fit that best predicts the 200 nearest simulations, each by all others, is kept. Draws are made on the
@@ -103,7 +103,7 @@ def sample_kbr(
 
     **What it cannot detect.** A posterior can be right on average over similar data and still be too wide, or shifted,
     for these: no check by held-out simulations shows it. This is the usual error here, above all with many summaries,
-    and the reason for the second opinion, which errs, too. The page on kernel Bayes' rule says how often which was
+    and the reason for the second opinion, which errs, too. The page on kernel Bayes' rule says how often each was
     right.
 
     Examples

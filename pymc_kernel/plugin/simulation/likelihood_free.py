@@ -29,9 +29,9 @@ from pymc_kernel.plugin.warn import FALSE_ALARMS, report_all, says_what_evidence
 from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, State
 from pymc_kernel.rounds.cautious import NUM_PARTICLES
 
-_COVERAGE = (0.9, 0.99)  # of held-out simulations, in regions of 95 %: outside, and by chance hardly so, it is said
-_CHANCE = 3.0  # binomial standard errors
-_REMEMBERED = 0.5  # correlation of particles with where they were before their last moves
+_COVERAGE = (0.9, 0.99)  # warn if the coverage of 95 % regions by held-out simulations is outside, by more than chance
+_CHANCE = 3.0  # binomial standard errors that count as chance
+_REMEMBERED = 0.5  # correlation of particles with their positions before the last moves, above which to warn
 
 
 @explain_arguments
@@ -113,9 +113,9 @@ def sample_likelihood_free(
     smaller: they are of the mean of all chains, which is no more accurate than one of them. Effective sizes count
     draws, not simulations. With ``chains=1`` the best likelihood is used.
 
-    A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: an
-    effective number of at least 5 d + 10 earlier simulations, and 1.5 % of them, must count where a round simulates. An
-    interrupt returns the posterior from the simulations that are finished.
+    A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: the
+    effective number of earlier simulations where a round simulates is at least 5 d + 10, and 1.5 % of all. An interrupt
+    returns the posterior from the simulations that are finished.
 
     If some simulations fail, the probability of failure given the parameters is learned by a regression on the same
     features (logit or complementary log-log link, whichever is likelier). The likelihood is multiplied by the
@@ -133,10 +133,10 @@ def sample_likelihood_free(
     true parameters lie above the learned mean, and how many times as far they spread as posteriors say, each for the
     worst parameter. ``outside`` is the share of the posterior outside of where the last round simulated.
 
-    One warning lists all reasons to distrust the posterior: data in an unlikely place, held-out simulations outside of
-    their regions, a standard error of a mean above .5, posteriors of simulations like the data that are shifted, too
-    narrow, too wide or have the wrong share of true parameters beyond their 5 % and 95 % quantiles, and a power below
-    one in the last round.
+    One warning lists all reasons to distrust the posterior: ``place`` below .01, ``held_out_coverage`` far from 95 %, a
+    mean's standard error above .5, ``outside`` above .1, ``power`` below one, ``correlation`` above .5; and posteriors
+    of simulations like the data that are shifted, too narrow, too wide, or have the wrong share of true parameters
+    beyond their 5 % and 95 % quantiles.
 
     Memory grows with the simulations; a fit costs O(n p^2) for p some hundred features, seconds at n = 10,000.
 
@@ -173,7 +173,7 @@ def sample_likelihood_free(
         state, simulations = _all_rounds(config, config.init(prior, observed), simulated, rng, progressbar)
         with progress_bar("Drawing from the posterior", None, progressbar):
             sampler = replace(config.sampler, num_particles=max(draws, NUM_PARTICLES))
-            # One for each chain, which differ as much as what was learned is unsure; or the best.
+            # One likelihood for each chain, which differ by the error of learning; or the best one.
             likelihoods = config.refits(rng, state, chains) if chains > 1 else [state.likelihood]
             posterior = [sampler.sample(rng, state.prior, likelihood) for likelihood in likelihoods]
         positions = np.concatenate([chain.positions[:draws] for chain in posterior])
@@ -187,7 +187,7 @@ def sample_likelihood_free(
 
 
 def _all_rounds(config: CautiousRounds, state: State, simulated, rng, progressbar) -> tuple[State, xr.DataTree]:
-    """Return the last state and all simulations; interrupted, those that are there."""
+    """Return the last state and all simulations; after an interrupt, those that are finished."""
     simulations, is_whole = [], True
     while is_whole and not state.is_finished:
         words = f"Round {len(simulations) + 1}: "
@@ -216,7 +216,7 @@ def _all_rounds(config: CautiousRounds, state: State, simulated, rng, progressba
 
 
 class _AllFailed(ValueError):
-    """A round has no simulation to learn from."""
+    """All simulations of a round failed."""
 
 
 def _refuse_useless(tree: xr.DataTree, summaries: np.ndarray) -> None:
@@ -262,7 +262,7 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
 
 
 def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
-    """Warn once of all that speaks against the posterior."""
+    """Give one warning with all reasons to distrust the posterior."""
     last = state.rounds[-1]
     warn_of_failed_pairs(
         int(stats["num_failed"]),
@@ -292,11 +292,11 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
 
 
 def _words_of(checks: Checks, names: list[str]) -> list[str]:
-    """Return what fits to parts of the simulations say against a posterior."""
+    """Return the reasons to distrust a posterior that fits to parts of the simulations show."""
     found, calibration = [], checks.calibration
     if checks.outside > LARGE_SHARE:
         found.append(f"{100 * checks.outside:.0f} % of it lie where the last round did not simulate")
-    chance = 0.125 * FALSE_ALARMS / len(names)  # two signs each of shift, spread and two tails of each parameter
+    chance = 0.125 * FALSE_ALARMS / len(names)  # two signs of the shift, the spread and both tails
     bound = -ndtri(chance)
     if (worst := checks.mean_error.max()) > LARGE_ERROR:
         found.append(
@@ -314,7 +314,7 @@ def _words_of(checks: Checks, names: list[str]) -> list[str]:
                 f"of simulations that resemble the data, posteriors of {name} are too "
                 f"{'narrow' if spread > 1.0 else 'wide'}: true values spread {spread:.2f} times as far as they say"
             )
-    # Quantiles tell of an edge, and of long tails, where nothing else is wrong.
+    # Quantiles show a missed edge, or long tails, that shift and spread do not.
     sides = zip(("below", "above"), ("5 %", "95 %"), calibration.tails, calibration.tail_chance, strict=True)
     for side, level, shares, chances in sides:
         for name, share, probability in zip(names, shares, chances, strict=True):

@@ -29,11 +29,10 @@ Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray
 def learned_from(
     simulations, num_simulations, summary, model, who, rng, executor, progressbar
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, xr.DataTree]:
-    """Return what a method learns from: the pairs of stored simulations, or of new ones.
+    """Return the pairs that a method learns from, of stored or new simulations, the data, and the simulations.
 
-    They are parameters (n, d) on the unconstrained scale, summaries (n, q) of the data simulated from them, NaN where
-    that failed, summaries (q,) of the data whose posterior is wanted, and the simulations. What can be checked without
-    simulations is checked first.
+    The arrays are parameters (n, d) on the unconstrained scale, summaries (n, q) of the data simulated from them, NaN
+    for simulations that failed, and summaries (q,) of the observed data. Checks that need no simulations come first.
     """
     if simulations is not None and not isinstance(simulations, xr.DataTree):
         raise TypeError(
@@ -48,7 +47,7 @@ def learned_from(
 
 
 def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarray:
-    """Return the summaries (q,) of the data, after the checks of a model that is to be simulated."""
+    """Check that the model can be simulated, and return the summaries (q,) of its data."""
     check_model(model)
     data = observed_values(model)
     empty = [name for name, values in data.items() if not np.size(values)]
@@ -71,7 +70,7 @@ def observed_for(model: pm.Model, summary: Summary | None, who: str) -> np.ndarr
 
 
 def _summary_functions(model: pm.Model, summary: Summary | None) -> dict[str, Callable]:
-    """Return name -> function for the observed variables that have a summary; that of a block, where none is given."""
+    """Return name -> function for observed variables with a summary: the given one, or else that of their block."""
     names = [rv.name for rv in model.observed_RVs]
     if callable(summary):
         if len(names) > 1:
@@ -105,12 +104,12 @@ def _own_summary(rv) -> Callable | None:
     summary = rv.owner.op.sum_stat(data)
     if summary is data:
         return None
-    # Nothing is rewritten, so that it rounds as the function itself.
+    # The graph is not rewritten, so that rounding is that of the function itself.
     return pytensor.function([data], summary, mode=UNOPTIMIZED, allow_input_downcast=True)
 
 
 def simulated_by(model: pm.Model, rng, executor, progressbar, **arguments) -> xr.DataTree:
-    """Return simulations with further ``arguments`` of :func:`simulate`, whose callers warn of what they leave out."""
+    """Return simulations with further ``arguments`` of :func:`simulate`; callers warn of potentials and failures."""
     seed = int(rng.integers(2**31))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Potentials")
@@ -152,7 +151,7 @@ def _summaries(draws: dict[str, np.ndarray], functions: dict[str, Callable]) -> 
 
 
 def warn_of_failed_pairs(failed: int, total: int, consequence: str = "") -> None:
-    """Warn of simulations that are left out, and of what follows for the method that leaves them out."""
+    """Warn of failed simulations, which are left out; ``consequence`` says what follows."""
     if failed:
         warn_user(
             f"{failed} of {total} simulations ({100 * failed / total:.0f} %) gave NaN or infinite numbers and are left "
@@ -163,7 +162,7 @@ def warn_of_failed_pairs(failed: int, total: int, consequence: str = "") -> None
 def learned_groups(
     model: pm.Model, positions: np.ndarray, shape: tuple[int, int], simulations: xr.DataTree
 ) -> dict[str, xr.Dataset]:
-    """Return the groups ``posterior``, from unconstrained positions (chains * draws, d), data and simulations."""
+    """Return the groups of a result: ``posterior`` from unconstrained positions (chains * draws, d), data and more."""
     return {
         "posterior": draws_group(model, positions.reshape(*shape, -1)),
         **{name: simulations[name].to_dataset() for name in ("prior", "prior_predictive")},

@@ -42,8 +42,8 @@ def sample_abc(
     draws : int, optional
         In each chain; by default as many as are accepted. Accepted simulations are resampled by their weights.
     chains : int
-        Each from accepted simulations with random weights (a Bayesian bootstrap), as in :func:`sample_kbr`, so means of
-        chains differ by the error that their limited number leaves. A single chain uses their own weights.
+        Each resamples the accepted simulations with random weights (a Bayesian bootstrap), as in :func:`sample_kbr`, so
+        means of chains differ by the error due to their limited number. A single chain uses the original weights.
     quantile : float
         Share of the simulations to accept, in (0, 1], but at least ten for each coefficient of the adjustment.
     adjust : bool

@@ -154,7 +154,7 @@ def _check(model, draws, executor, batch_size, timeout, retries, max_failures, m
 
 
 def check_model(model: pm.Model) -> None:
-    """Raise ``ValueError`` where nothing is observed or free, or where a part of the data stands for all of them."""
+    """Raise ``ValueError`` if nothing is observed or free, or if the data are a minibatch."""
     if not model.observed_RVs:
         raise ValueError("the model has no observed variable: give the data to one with observed=.")
     if not model.free_RVs:
@@ -200,7 +200,7 @@ def _entropy(random_seed):
 
 
 def _specs(model, graph, sampler, parameters, dims):
-    """Return the arrays of the store, with shapes from one draw of the prior, which costs no simulation."""
+    """Return a specification of each array, with shapes from one draw of the prior, which costs no simulation."""
     one = sampler.prior(0, 0, 1, 1) if parameters is None else [values[:1] for values in parameters]
     specs = {}
     for variable, values in zip([*graph.free, *graph.derived], [*one, *sampler.derived(one)], strict=True):
@@ -255,7 +255,7 @@ def simulate_batch(sampler: Remote, specs, batch_size, entropy, timeout, retries
         try:
             data = sampler.data(free, entropy, index)
         except Exception:
-            pass  # below, draw by draw, it is found which draws fail
+            pass  # the loop below finds the draws that fail
         else:
             is_finite = [np.isfinite(values).reshape(size, -1).all(axis=1) for values in data]
             status = np.where(np.all(is_finite, axis=0), Status.SUCCEEDED, Status.NOT_FINITE)
@@ -274,7 +274,7 @@ def simulate_batch(sampler: Remote, specs, batch_size, entropy, timeout, retries
 def _run(keeper, task, parameters, executor, retries, max_in_flight, progressbar) -> tuple[str | None, str, int]:
     """Simulate the batches that are left; return the first error, what ended the run early, and deaths of workers.
 
-    Where it ends before a batch is finished, that is raised; otherwise a warning says it.
+    If no batch is finished, the interrupt or the loss of workers is raised; otherwise it becomes a warning.
     """
     left = [int(i) for i in keeper.left()]
     sizes = {i: keeper.rows(i).stop - keeper.rows(i).start for i in left}

@@ -11,31 +11,31 @@ from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin.warn import report_all
 from pymc_kernel.smc.weights import normalized
 
-NUM_REPLICATES = 16  # fits to resampled simulations: their standard deviation is then known to a fifth of it
+NUM_REPLICATES = 16  # fits to resampled simulations: 16 determine their standard deviation to within a fifth
 _FEW_EFFECTIVE = 30  # effective number of simulations, below which a warning is given
-_LARGE_ERROR = 0.2  # learning error in posterior standard deviations, above which it is said
+_LARGE_ERROR = 0.2  # learning error in posterior standard deviations, above which a warning is given
 
 _OPINION_SIMULATIONS = 2000  # that a likelihood is learned from for a second opinion, which takes seconds
-# Posterior standard deviations between the means of two opinions, and difference of log spreads, above which it is
-# said: of 44 right answers 7 %, of 18 wrong ones 94 %, with the error of learning (table kbr-warnings: fresh ones).
+# Differences of means, in posterior standard deviations, and of log spreads, above which to warn. With the error of
+# learning, 7 % of 44 right and 94 % of 18 wrong posteriors had a warning (for fresh problems see table kbr-warnings).
 _FAR_APART = 0.4
-_LEAST_LIKELY = 0.01  # of a posterior: that part of it where its own density is lowest
-# Share of the draws, beyond that, which lie where the other posterior is least likely: a lower bound of the total
-# variation distance. It is said from where a shift by _FAR_APART of a normal distribution would have it.
+_LEAST_LIKELY = 0.01  # share of a posterior, where its own density is lowest
+# Share of the draws, less _LEAST_LIKELY, where the other posterior is least likely: a lower bound of the total
+# variation distance. The limit is the distance between normal distributions whose means are _FAR_APART.
 _MUCH_OUTSIDE = 2.0 * ndtr(0.5 * _FAR_APART) - 1.0
 
 
 class SecondOpinion(NamedTuple):
-    """Where the posterior lies by a likelihood that is learned from the same simulations; NaN where none can be."""
+    """A posterior by a likelihood learned from the same simulations, compared with another; NaN if none is learned."""
 
     shift: np.ndarray
     """(d,), its means minus those of the posterior, in standard deviations of the latter."""
     spread: np.ndarray
     """(d,), its standard deviations over those of the posterior."""
     effective: float
-    """Effective number of simulations that it gives weight to."""
+    """Effective number of simulations that the likelihood gives weight to."""
     outside: float
-    """Share of the posterior that lies where its likelihood is as low as for one in a hundred of its own draws."""
+    """Share of the other posterior where this likelihood is as low as for one in a hundred of its own draws."""
 
     def __str__(self):
         words, far = [], np.nan_to_num(np.abs(self.shift)).max()
@@ -57,10 +57,10 @@ class SecondOpinion(NamedTuple):
 def judged(
     posterior, replicates, opinion: SecondOpinion, summaries, observed, to_take: str, rng: np.random.Generator
 ) -> xr.Dataset:
-    """Report all that speaks against a posterior, and return its statistics.
+    """Warn of all reasons to distrust a posterior, and return its statistics.
 
-    ``replicates`` are the same by resampled simulations, ``summaries`` (n, q) those of simulations that did not fail,
-    and ``to_take`` says in words what the user should take to learn more.
+    ``replicates`` are posteriors by resampled simulations, ``summaries`` (n, q) those of simulations that did not fail,
+    and ``to_take`` says in words what the user should take to improve the posterior.
     """
     typical = float(typicality(summaries, observed[None], rng)[0])
     effective = float(1.0 / (posterior.weights**2).sum())
@@ -85,9 +85,9 @@ def judged(
 
 
 def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion:
-    """Return how far a posterior is from that by a learned likelihood, which errs in other ways.
+    """Return how far a posterior is from the one by a learned likelihood, whose errors are of another kind.
 
-    ``latent`` (n, d) and ``summaries`` (n, q) are of all simulations from the prior, failed ones too.
+    ``latent`` (n, d) and ``summaries`` (n, q) are of all simulations from the prior, including failed ones.
     """
     mean, spread = _moments(posterior)
     nothing = SecondOpinion(*np.full((2, len(mean)), np.nan), np.nan, np.nan)
@@ -125,7 +125,7 @@ def _moments(weighted) -> tuple[np.ndarray, np.ndarray]:
 
 
 def learning_errors(posterior, replicates) -> tuple[float, float]:
-    """Return the largest standard deviations of means, in posterior ones, and of log spreads, between replicates."""
+    """Return the largest standard deviations over replicates, of means (in posterior spreads) and of log spreads."""
     means, spreads = np.swapaxes([_moments(replicate) for replicate in replicates], 0, 1)
     floor = np.finfo(float).tiny
     error = means.std(axis=0, ddof=1) / np.maximum(_moments(posterior)[1], floor)
@@ -133,7 +133,7 @@ def learning_errors(posterior, replicates) -> tuple[float, float]:
 
 
 def findings(typical: float, effective: float, learning_error: float, others: list[str]) -> list[str]:
-    """Return reasons to distrust a posterior, in words: ``others``, too, where they are not empty."""
+    """Return reasons to distrust a posterior, in words, followed by those of ``others`` that are not empty."""
     problems = []
     if typical < OUTSIDE:
         problems.append(
