@@ -11,7 +11,7 @@ from docs.page_examples import PAGES, README, examples_of
 # What some pages find is checked here, other pages only have to run.
 CHECKS: dict[str, Callable] = {}
 # Pages whose examples take three seconds at most; those of all others are run among the long tests.
-QUICK = ("extending", "density", "surrogates", "simulate")
+QUICK = ("extending", "density", "surrogates")
 # What README has as well is run, and checked, by the tests of README.
 ALREADY_RUN = examples_of(README)
 

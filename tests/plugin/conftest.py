@@ -5,7 +5,7 @@ import pytest
 
 from pymc_kernel.plugin.emulation import chains, challengers
 from pymc_kernel.plugin.samplers import surrogate
-from tests.plugin.models import normal_draws
+from tests.plugin.models import normal_draws, without_gradient
 
 #: Of chains on emulated models blocks of 20 draws, not 50, and at most five; 200 tuning draws of ``sample_surrogate``,
 #: whose chains begin at draws of what they sample; and 16 draws whose log densities are compared.
@@ -47,6 +47,13 @@ def machine_code_where_marked(request, as_users_run):
     """Tests of many evaluations, and of what machine code does, are marked ``machine_code``."""
     with as_users_run() if request.node.get_closest_marker("machine_code") else nullcontext():
         yield
+
+
+@pytest.fixture
+def no_gradients(request, monkeypatch):
+    """Of tests in which no chain on an emulated model moves: its gradient takes most of the time to compile it."""
+    if not request.config.getoption("--runslow"):
+        monkeypatch.setattr(chains, "density_and_gradient", without_gradient)
 
 
 @pytest.fixture

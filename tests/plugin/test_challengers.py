@@ -14,6 +14,8 @@ from pymc_kernel.plugin.emulation.emulated_model import no_limits
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places, learned_at
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
 DATA = np.array([1.3, 1.6, 1.1])
 
 
@@ -31,8 +33,13 @@ def short_search(places, model=None):
     return learned_at(model or saturated(), np.array(places)[:, None])
 
 
-@pytest.mark.parametrize("goes_far", [False, pytest.param(True, marks=pytest.mark.slow)])
-def test_a_tail_may_go_on_beyond_the_outermost_evaluation(goes_far):
+@pytest.mark.parametrize(
+    ("goes_far", "are_given"),
+    [(False, True), *(pytest.param(far, False, marks=pytest.mark.slow) for far in (False, True))],
+)
+def test_a_tail_may_go_on_beyond_the_outermost_evaluation(goes_far, are_given, give_draws):
+    if are_given:
+        give_draws([3.0], [2.0])  # of chains with half of the log likelihood
     places = np.concatenate([np.linspace(-3.0, 3.0, 6), np.geomspace(3.3, 60.0, 30)[: 30 * goes_far]])
     search, draws = short_search(places), np.linspace(0.5, 3.0, 80).reshape(4, 20, 1)
     distance = search.challengers.note_possible(search.chains, draws, search._versions, 0.05)

@@ -52,6 +52,12 @@ def small():
     return model, exact_draws(model)
 
 
+def scores_of(model, idata):
+    """Return the scores at draws as a function for ``score``, so that they are compiled once."""
+    scores = read_draws(Selection(idata, model=model)).scores
+    return lambda draws: scores.reshape(draws.shape)
+
+
 def every_transform():
     with pm.Model() as model:
         scale = pm.HalfNormal("log")
@@ -106,15 +112,16 @@ def test_exact_draws_fit_and_others_do_not(small):
     assert abs(sum(float(s.sum()) for s in report.shares.data_vars.values()) - 1.0) < 1e-10
     moved = idata.copy(deep=True)
     moved["posterior"]["level"] = moved["posterior"]["level"] + np.array([0.0, 1.5, 0.0])
-    bad = pk.ksd_test(moved, model=model, num_replicates=200)
+    settings = {"model": model, "score": scores_of(model, moved), "num_replicates": 200}
+    bad = pk.ksd_test(moved, **settings)
     assert bad.p_value < 0.01
     assert bad.shares["level"].dims == ("group",)
     assert bad.p_values["level"].sel(group="b") < 0.01 < bad.p_values["level"].sel(group="a")
     text = str(bad)
     assert "level[b]" in text
     assert "as many independent normal draws have" in text
-    assert pk.ksd_test(moved, model=model, var_names=["scale", "share"], num_replicates=200).p_value > 0.01
-    chosen = pk.ksd_test(moved, model=model, var_names="level", coords={"group": ["a", "c"]}, num_replicates=200)
+    assert pk.ksd_test(moved, var_names=["scale", "share"], **settings).p_value > 0.01
+    chosen = pk.ksd_test(moved, var_names="level", coords={"group": ["a", "c"]}, **settings)
     assert chosen.p_value > 0.01
     assert chosen.test.shares.shape == (2,)
 
@@ -133,14 +140,13 @@ def test_summary_is_arviz_s_with_two_columns(small):
     assert abs(elementwise.sum() - 1.0) < 1e-10
     assert ours.attrs["ksd_p"] > 0.02
     assert ours.attrs["ksd_thin"] == 1
-    rounded = pk.summary(
-        idata, model=model, round_to=2, kind="diagnostics", var_names=["sc", "prod"], filter_vars="like"
-    )
+    known = {"model": model, "score": scores_of(model, idata)}
+    rounded = pk.summary(idata, **known, round_to=2, kind="diagnostics", var_names=["sc", "prod"], filter_vars="like")
     assert set(rounded.index) == {"scale", "product[a]", "product[b]", "product[c]"}
     assert rounded.loc["scale", "ksd_share"] == 1.0
-    assert "ksd_share" not in pk.summary(idata, model=model, kind="stats")
-    assert "ksd_p" in pk.summary(idata, model=model, fmt="long").index
-    assert "ksd_p" in pk.summary(idata, model=model, fmt="xarray")["summary"]
+    assert "ksd_share" not in pk.summary(idata, **known, kind="stats")
+    assert "ksd_p" in pk.summary(idata, **known, fmt="long").index
+    assert "ksd_p" in pk.summary(idata, **known, fmt="xarray")["summary"]
 
 
 def test_a_single_sample_dimension(small):

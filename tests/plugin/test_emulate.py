@@ -14,11 +14,12 @@ from pytensor.graph.replace import vectorize_graph
 from scipy.integrate import quad
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.emulation import chains
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from tests.plugin.models import learned_at
+from tests.plugin.models import learned_at, normal_draws, without_gradient
 
 # PyMC's own NUTS takes tens of thousands of gradients.
 machine_code = pytest.mark.machine_code
@@ -173,6 +174,7 @@ def test_black_boxes_in_potentials_and_behind_each_other():
     assert pk.emulate(model, 60, random_seed=1, progressbar=False).emulation.distance < 0.05
 
 
+@pytest.mark.usefixtures("no_gradients")
 def test_a_potential_may_be_the_output_of_a_black_box(give_draws):
     give_draws([1.87], [0.2])
     with pm.Model() as model:
@@ -210,23 +212,35 @@ def test_an_emulated_hierarchy():
 
 
 @pytest.fixture(scope="module")
-def emulated(as_users_run):
-    with as_users_run():
+def emulated(request):
+    """In quick tests no chain moves: their draws are about those of the posterior."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.config.getoption("--runslow"):
+            patch.setattr(chains.Chains, "draw", normal_draws([-0.31], [0.17]))
+            patch.setattr(chains, "density_and_gradient", without_gradient)
         return pk.emulate(curve_model(), 40, random_seed=1, progressbar=False)
 
 
-@machine_code
 def test_the_posterior_of_an_emulated_model_is_right(emulated):
     mean, sd = curve_moments()
     assert emulated.emulation.distance < 0.05
     assert emulated.emulation.num_evaluations < 40  # it stops by itself
+    learned, log_rate = density_of(emulated), np.linspace(-5.0, 3.0, 401)
+    weights = np.exp([learned(np.array([x])) for x in log_rate])
+    found = np.average(np.exp(log_rate), weights=weights)
+    assert found == pytest.approx(mean, abs=0.15 * sd)
+    assert np.sqrt(np.average((np.exp(log_rate) - found) ** 2, weights=weights)) == pytest.approx(sd, rel=0.15)
+
+
+@pytest.mark.slow
+def test_chains_on_an_emulated_model_have_its_posterior(emulated):
+    mean, sd = curve_moments()
     with emulated:
         idata = pm.sample(1000, tune=500, chains=2, cores=1, random_seed=2, progressbar=False)
     assert float(idata["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
     assert float(idata["posterior"]["rate"].std()) == pytest.approx(sd, rel=0.15)
 
 
-@machine_code
 def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods(emulated):
     """PyMC refuses all of these for a model with initial values of its own."""
     position = emulated.emulation.draws[0]
@@ -260,6 +274,7 @@ def test_outputs_that_may_have_one_sum_are_those_of_a_row(in_and_out, function, 
     assert unknown.parts[0].like.block == block
 
 
+@pytest.mark.usefixtures("no_gradients")
 def test_a_matrix_of_probabilities_has_a_density():
     """States of a chain at three times, one row each: what was learned sums to one in each row, at any input."""
     times = np.array([0.5, 1.0, 4.0])
@@ -316,6 +331,7 @@ def test_exact_draws_along_a_crude_model():
     assert float(stats["moved"].mean()) == pytest.approx(float(stats["accept"].mean()), abs=0.03)
 
 
+@pytest.mark.usefixtures("no_gradients")
 def test_the_last_evaluations_are_learned_too(give_draws):
     give_draws([-0.35], [0.15])
     emulated = pk.emulate(
@@ -331,15 +347,14 @@ def test_the_last_evaluations_are_learned_too(give_draws):
     np.testing.assert_allclose(learned, found.log_density[last], atol=0.001)
 
 
-@machine_code
 def test_exact_draws_are_the_same_for_any_number_of_cores(emulated):
     model = curve_model()
 
     def drawn(cores):
         with model:
-            step = pk.EmulatedNUTS(emulated)
+            step = pk.EmulatedNUTS(emulated, transitions=1)
             settings = {"chains": 2, "cores": cores, "random_seed": 2, "progressbar": False}
-            return pm.sample(20, tune=20, step=step, compute_convergence_checks=False, **settings)["posterior"]["rate"]
+            return pm.sample(10, tune=10, step=step, compute_convergence_checks=False, **settings)["posterior"]["rate"]
 
     np.testing.assert_array_equal(drawn(1), drawn(2))
 

@@ -11,13 +11,16 @@ from pytensor import wrap_py
 from scipy import stats
 
 import pymc_kernel as pk
+from pymc_kernel.plugin.emulation import chains
 from pymc_kernel.plugin.emulation import search as searching
 from pymc_kernel.plugin.emulation.chains import Chains, Particles, share_beyond
 from pymc_kernel.plugin.emulation.emulation import Round
 from pymc_kernel.plugin.emulation.search import MODES_APART
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import ParticleSampler
-from tests.plugin.models import add_places, learned_at, normal_draws, searched_at
+from tests.plugin.models import add_places, learned_at, normal_draws, searched_at, without_gradient
+
+pytestmark = pytest.mark.usefixtures("no_gradients")
 
 MEAN, SQUARE, NOISE = 0.2, 4.0, 0.3
 
@@ -41,6 +44,7 @@ def learned_search():
     """One that has learned from places in both modes and between; its chains have draws of one of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Chains, "draw", normal_draws([2.0], 0.07))
+        patch.setattr(chains, "density_and_gradient", without_gradient)
         return searched_at(with_two_modes(), np.linspace(-4.0, 4.0, 17)[:, None])
 
 

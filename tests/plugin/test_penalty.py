@@ -19,6 +19,8 @@ from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from tests.emulation.test_variance_bound import value_at
 from tests.plugin.models import add_places
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
 TIMES = np.arange(4.0)
 NOISE = 0.1
 
@@ -107,7 +109,9 @@ def _latent(y, outputs, spread):
     pm.Normal("y", pm.Normal("latent", outputs, spread, initval=y), 0.1, observed=y)
 
 
-@pytest.mark.parametrize("likelihood", [_normal, _heavy_tails, _censored, _potential, _latent])
+@pytest.mark.parametrize(
+    "likelihood", [_normal, pytest.param(_heavy_tails, marks=pytest.mark.slow), _censored, _potential, _latent]
+)
 def test_on_average_so_much_is_lost_by_errors(likelihood, monkeypatch):
     """By the true density with outputs that are off by errors of both signs."""
 

@@ -36,7 +36,7 @@ def test_a_block_says_how_it_estimates():
 @pytest.mark.parametrize("name", ["KAMH", "KernelHMC"])
 def test_the_variance_of_the_log_estimate_is_told(name):
     """The model's noise has a standard deviation of 1.5."""
-    idata = sample(noisy_model(), STEPS[name], cores=1, draws=20, tune=800)
+    idata = sample(noisy_model(), STEPS[name], cores=1, draws=20, tune=400)
     values = idata["sample_stats"]["log_estimate_variance"].values
     assert (values == values[:, :1]).all()  # nothing is measured after tuning
     assert values.mean() == pytest.approx(2.25, rel=0.5)

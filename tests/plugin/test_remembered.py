@@ -39,10 +39,10 @@ def test_nuts_beside_kernel_hmc_does_not_call_the_black_box_again():
     with model:
         step = pk.KernelHMC([rates])
         before = box.calls
-        idata = pm.sample(100, tune=120, step=step, discard_tuned_samples=False, **QUIET)
+        idata = pm.sample(50, tune=100, step=step, discard_tuned_samples=False, **QUIET)
     counted = int(idata["sample_stats"]["evaluations"].sum() + idata["warmup_sample_stats"]["evaluations"].sum())
     assert box.calls - before == counted
-    # Two groups, two chains of 220 draws, twenty candidates and climbs for each start.
-    assert counted < 2 * 2 * (220 + 50)
+    # Two groups, two chains of 150 draws, twenty candidates and climbs for each start.
+    assert counted < 2 * 2 * (150 + 50)
     assert float(idata["posterior"]["rates"].mean()) == pytest.approx(0.0, abs=0.1)
     assert float(idata["posterior"]["heights"].mean()) == pytest.approx(2.0, abs=0.15)

@@ -17,6 +17,9 @@ from pymc_kernel.plugin.emulation.structure import unknown_of
 from tests.plugin.models import learned_at
 
 
+pytestmark = pytest.mark.usefixtures("no_gradients")
+
+
 def search_with(rounds, tolerance, may_go_on=True, beyond=(0.0, 0.0, 0.0)):
     """A search that has measured no more than these rounds: distance, sd of the log ratio, R-hat."""
     search = Search.__new__(Search)

@@ -524,8 +524,8 @@ class Search:
             cause = f"log densities differ by {best.log_ratio_sd:.2g} nats at fresh draws"
             if not differ:
                 cause = (
-                    "at some of its fresh draws the true density is zero, or is not known, or it still moves with what "
-                    "is learned"
+                    "at some of its fresh draws the true density is zero, or is not known, or the posterior may go on "
+                    "where nothing was evaluated"
                 )
             problems.append(f"its posterior is at a distance of {best.distance:.2g} from the true one ({cause})")
         if not chains_agree:
