@@ -13,7 +13,7 @@ from pymc_kernel.stein.discrepancy import prepared
 from pymc_kernel.stein.draws import as_chains, autocorrelation, choose_thinning, merge_repeats, thin_chains
 
 _INDEPENDENT = 0.5  # probability that the sign of the wild bootstrap flips from one draw to the next: independent signs
-_CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2014): signs that hold for ten draws
+_CORRELATED = 0.1  # the same for chains (Chwialkowski et al. 2016): signs that hold for ten draws
 _NO_CORRELATION = 0.05  # autocorrelation of draws that count as independent, beyond two standard errors
 
 
