@@ -15,7 +15,7 @@ from pymc_kernel.linalg import whiten
 
 _SHARES = (0.2, 0.1, 0.1, 0.1, 0.1)  # of the pilot simulations: at the prior, then in rounds; the rest are replicates
 _NEAREST = 0.2  # nearest share of the simulations so far, from which the next round is learned
-_NO_SPREAD = 1e-10  # spread of summaries, relative, that is rounding of constants
+_NO_SPREAD = 1e-10  # relative spread of summaries that is due to rounding of constants
 _MAX_SCORE = 4.0  # residuals are clipped there, in standard deviations
 _NARROWEST = 0.3  # spreads of the posterior are then 4 % too wide at most: less would cost noise for nothing
 _WIDEST = 10.0  # in units of the summaries' spread: the likelihood is flat there
@@ -47,11 +47,11 @@ class Bandwidth(NamedTuple):
     factor: np.ndarray
     """(q, q), lower Cholesky factor of the kernel's covariance."""
     relative: float
-    """Standard deviation of the kernel in that of a simulation, where the mean moves with the parameters."""
+    """Standard deviation of the kernel over a simulation's, in directions whose mean moves with the parameters."""
     recommended: int
-    """Simulations for each estimate with which a relative bandwidth of one half would have the variance wanted."""
+    """Simulations for each estimate that give the wanted variance at a relative bandwidth of one half."""
     offset: float
-    """How far the observed summaries are from simulated ones, root mean square in standard deviations of these."""
+    """Root mean square distance of the observed summaries from simulated ones, in standard deviations of the latter."""
     hidden: float
     """How much the spread of the summaries varies over the posterior, relative to what would remain if the
     posterior used it, as a ratio of standard deviations; above one where information is lost."""
@@ -97,7 +97,7 @@ def explore(
         near = _near_observation(positions, summaries, observed, max(int(is_whole.sum()), 30))
         if count is not None:
             proposed = near[rng.choice(len(near), size=count)]
-            # With noise of their own covariance, so that the posterior is not missed.
+            # Add noise with the covariance of the proposals, so that the posterior is not missed.
             covariance = np.atleast_2d(np.cov(proposed.T))
             proposed = proposed + rng.multivariate_normal(np.zeros(len(covariance)), covariance, count, method="eigh")
     at = near[rng.permutation(len(near))[: max(2, (num_pilot - sum(counts)) // num_replicates)]]
@@ -120,14 +120,14 @@ def _near_observation(positions, summaries, observed, recent):
     latent = positions[nearest.index]
     differences = np.clip(scaled[nearest.index] - target, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
     moved = latent - _ridge_fit(differences, latent, nearest.weights)
-    # A regression may extrapolate, but not by more than the range that it was learned on.
+    # A regression may extrapolate, but not by more than the range of its data.
     lowest, highest = latent.min(axis=0), latent.max(axis=0)
     moved = np.clip(moved, 2.0 * lowest - highest, 2.0 * highest - lowest)
     return moved[nearest.weights > 0.0]
 
 
 def _ridge_fit(inputs, outputs, weights):
-    """Return the slopes' part of a weighted ridge regression at its inputs, penalty by generalized cross-validation."""
+    """Return inputs times slopes of a weighted ridge regression; the penalty is by generalized cross-validation."""
     root = np.sqrt(weights)[:, None]
     center_in, center_out = weights @ inputs, weights @ outputs
     left, values, right = np.linalg.svd((inputs - center_in) * root, full_matrices=False)
@@ -185,7 +185,7 @@ def _noise_factor(pilot):
     # Means, not medians, are subtracted last: skewed summaries would otherwise seem correlated.
     scores = np.concatenate([s - s.mean(axis=0) for s in scores])
     covariance = scores.T @ scores / len(scores)
-    # As for any covariance of many summaries from few simulations: correlations are shrunk.
+    # Shrink correlations, as for any covariance of many summaries from few simulations.
     width = len(spread)
     share = min(1.0, width / len(scores) + 1e-6)
     covariance = (1.0 - share) * covariance + share * np.diag(np.diag(covariance))
@@ -207,27 +207,27 @@ def _informative_directions(pilot, root):
     left = whitened - whitened.mean(axis=0) - basis @ fitted
     noise = np.maximum((left**2).mean(), 1e-12)
     _, strength, directions = np.linalg.svd(fitted, full_matrices=False)
-    # Largest singular value of p x q numbers that are noise alone, and a margin: a direction must be known well.
+    # Largest singular value of a p x q matrix of noise alone, plus a margin: a direction must be known well.
     largest = math.sqrt(noise) * (math.sqrt(fitted.shape[0]) + math.sqrt(fitted.shape[1]) + 2.0)
     informative = directions[strength > largest].T
     return informative if informative.size else np.eye(len(root))
 
 
 def _log_variance(offsets, informative, relative, num_simulations):
-    """Return the variance of the log of the mean kernel over ``num_simulations``, from all runs of so many."""
+    """Return the variance of the log mean kernel over ``num_simulations``, from all runs of as many replicates."""
     total, inside = (offsets**2).sum(axis=1), ((offsets @ informative) ** 2).sum(axis=1)
     logs = -0.5 * (inside / relative**2 + (total - inside) / max(_UNINFORMATIVE, relative) ** 2)
     count = min(num_simulations, max(1, len(logs) // _MIN_RUNS))
     runs = sliding_window_view(np.concatenate([logs, logs[: count - 1]]), count)
-    # Where there are fewer replicates than that, the variance goes on falling as one over the number.
+    # If there are fewer replicates, extrapolate: the variance falls as one over the number of simulations.
     return float(logsumexp(runs, axis=1).var()) * count / num_simulations
 
 
 def _hidden_information(offsets, informative):
-    """Return the spread of log noise over the posterior against that of a scale known from as many numbers.
+    """Return how much the log noise of summaries varies over the posterior, relative to how well data determine it.
 
-    In the directions where the kernel is wide, the noise of the summaries could tell the parameters' scale to within
-    1 / sqrt(2 q) on the log scale. Where it varies much more over the posterior, this is information that is lost.
+    In q directions where the kernel is wide, the data determine the noise of the summaries to within 1 / sqrt(2 q) on
+    the log scale. If the noise varies much more than that over the posterior, information is lost.
     """
     width = len(informative) - informative.shape[1]
     if width == 0 or len(offsets) < 3:

@@ -1,4 +1,4 @@
-"""Tasks over any executor: bounded memory, retries, workers that die."""
+"""Tasks on any executor, with bounded memory, retries, and replacement of workers that die."""
 
 import multiprocessing
 import os
@@ -24,7 +24,7 @@ from pymc_kernel.parallel import leave_one_thread
 
 
 class WorkersLost(RuntimeError):
-    """An executor of the user's broke, and only its owner can make a new one."""
+    """The user's executor broke, and only the user can make a new one."""
 
 
 class Batch(NamedTuple):
@@ -37,7 +37,7 @@ class Batch(NamedTuple):
 
 
 class Workers:
-    """Whatever runs tasks, for as many calls of :meth:`run` as there are until it is closed, as by a ``with`` block.
+    """Runs tasks in this process or on an executor, in any number of calls of :meth:`run`; use it in a ``with`` block.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ class Workers:
                         yield Batch(index, None, error)
                     else:
                         attempts[index] += 1
-                        if is_lost:  # alone, so it is the one that kills
+                        if is_lost:  # it ran alone, so it is the one that kills
                             suspects.append(index)
                         else:
                             fresh.appendleft(index)
@@ -130,7 +130,7 @@ class Workers:
     def close(self) -> None:
         """End the processes that were started here; an executor that was given is left as it is."""
         if self._num_own and self._executor is not None:
-            # ``terminate_workers`` of Python 3.14. What else this process has started is not ours to end.
+            # As ``terminate_workers`` of Python 3.14. Other processes that were started here go on.
             processes = list((self._executor._processes or {}).values())
             self._executor.shutdown(wait=False, cancel_futures=True)
             self._executor = None
@@ -138,7 +138,7 @@ class Workers:
                 process.terminate()
 
     def _hand_out(self, running, fresh, suspects, room, task, arguments):
-        """Submit what there is room for; return whether the executor took it."""
+        """Submit as many tasks as there is room for; return whether the executor accepted them."""
         if self._executor is None:
             self._executor = ProcessPoolExecutor(self._num_own, initializer=_start_worker)
         queue, room = (suspects, 1) if suspects else (fresh, room)
@@ -162,7 +162,7 @@ class Workers:
 
 
 class _Here:
-    """Runs tasks in this process: one is done when it is submitted, and an interrupt is raised there."""
+    """Runs each task in this process as soon as it is submitted; ``submit`` raises an interrupt at once."""
 
     def submit(self, task, *arguments):
         """Return a future that has its result."""
@@ -184,7 +184,7 @@ def _start_worker():
 
 
 def _follow_parent():
-    """End this process with its parent: the standard pool's workers would wait for work for ever."""
+    """End this process with its parent: the workers of a standard pool would wait for work forever."""
     multiprocessing.parent_process().join()
     os._exit(1)
 

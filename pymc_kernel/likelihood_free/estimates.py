@@ -1,4 +1,4 @@
-"""Estimates of a likelihood from simulated data sets, and what those by normal summaries do to a posterior."""
+"""Estimates of a likelihood from simulated data sets, and errors of a posterior whose summaries are not normal."""
 
 import math
 
@@ -10,7 +10,7 @@ from pymc_kernel.kernels.points import as_numbers
 from pymc_kernel.linalg import LOG_2PI, definite_cholesky
 from pymc_kernel.parallel import one_blas_thread
 
-_NARROWEST = 0.2  # of the spread of the summaries: what a kernel hides of a skewness by then is a twentieth
+_NARROWEST = 0.2  # of the spread of the summaries: such a kernel hides a twentieth of a skewness
 _QUANTILES = (0.05, 0.95)
 _BATCHES = 20  # of consecutive draws, for standard errors of chains
 _FEWEST_DRAWS = 5 * _BATCHES
@@ -31,7 +31,7 @@ def log_kernel_abc(simulated: np.ndarray, observed: np.ndarray, factor: np.ndarr
     factor : ndarray (q,) or (q, q)
         Bandwidths epsilon, or the lower Cholesky factor L of a bandwidth matrix.
     num_simulations : int
-        With those that failed, whose kernel is zero.
+        All of them: those that failed count with a kernel of zero.
     """
     simulated, observed = _checked(simulated, observed)
     factor = _checked_factor(factor, len(observed))
@@ -88,7 +88,7 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
 
     Notes
     -----
-    Biased, even in its exponential, by a term of order 1 / m: use :func:`log_normal_unbiased` instead. Zero
+    Even the exponential is biased, by a term of order 1 / m: use :func:`log_normal_unbiased` instead. Zero
     (log -inf) where the covariance is singular up to rounding: summaries that depend on each other linearly, or too few
     simulations.
     """
@@ -145,7 +145,7 @@ def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
     if not left > 0.0:
         return -math.inf
     log_volume = 2.0 * np.log(np.diag(factor)).sum()
-    # Constants of the Wishart densities with m - 2 and m - 1 degrees of freedom: of their gammas two are left.
+    # Ratio of the constants of Wishart densities with m - 2 and m - 1 degrees of freedom: two gamma functions are left.
     constant = math.lgamma(0.5 * (m - 1)) - math.lgamma(0.5 * (m - 1 - q))
     constant -= 0.5 * q * (math.log(math.pi) + math.log1p(-1.0 / m))
     return float(constant - 0.5 * (m - q - 2) * log_volume + 0.5 * (m - q - 3) * (log_volume + math.log(left)))
@@ -157,21 +157,20 @@ def normality_errors(
 ) -> tuple[np.ndarray, np.ndarray] | None:
     """Return how far the posterior of a synthetic likelihood is off where summaries are not normal.
 
-    A draw comes with the simulations that made its estimate. They estimate the likelihood by a kernel, too, which
-    assumes nothing; the normal density, seen through the same kernel, differs from that where summaries are not normal.
-    The ratio of the two reweights the draws: what that does to a mean, a spread or a quantile is its error.
+    The simulations behind the estimate at a draw also give a kernel estimate of the likelihood, which assumes no
+    distribution. The normal density, smoothed by the same kernel, differs from it if summaries are not normal. The
+    ratio of the two reweights the draws, and the change of a mean, a spread or a quantile is its error.
 
-    Rows of both arrays (4, d) are mean, spread, 5 % and 95 % quantile: how far the true ones lie above the posterior's,
-    in its standard deviations (of the spread, log of true over posterior's), and standard errors.
+    The two arrays (4, d) are errors and their standard errors; rows are mean, spread, 5 % and 95 % quantile. An error
+    is the true value minus the posterior's, in posterior standard deviations; for spreads, the log of their ratio.
 
-    Of draws ``positions`` (n, d), those of a chain in their order, and the summaries ``simulated`` (m, q) behind the
-    estimate of each. None for fewer than a hundred draws, a coordinate that never moved, and summaries with a singular
-    covariance.
+    ``positions`` (n, d) are draws, each chain in order; ``simulated`` are the summaries (m, q) behind the estimate at
+    each. None for fewer than a hundred draws, a coordinate that never moved, and summaries with a singular covariance.
 
     The kernel is normal, with the mean covariance of the summaries times h^2. For normal summaries of dimension q at
-    their mean its estimate has the relative variance ((1 + h^-2)^2 / (1 + 2 h^-2))^(q / 2) / m - 1 / m; h is as small
-    as keeps that at one. Errors are smaller than they would be without a kernel, and for draws that do not reach the
-    true posterior.
+    their mean its estimate has the relative variance ((1 + h^-2)^2 / (1 + 2 h^-2))^(q / 2) / m - 1 / m; h is
+    the smallest value from 0.2 on at which that is at most one. The kernel, and draws that do not reach the true
+    posterior, make these errors too small.
     """
     if len(positions) < _FEWEST_DRAWS or not np.ptp(positions, axis=0).all():
         return None
@@ -201,7 +200,7 @@ def _relative_width(width, count):
 
 
 def _moved(weights, positions):
-    """Return what weights (n,) do, with standard errors by leaving out batches of consecutive draws."""
+    """Return how weights (n,) change the statistics, and standard errors by leaving out batches of successive draws."""
     z = (positions - positions.mean(axis=0)) / positions.std(axis=0)
 
     def moved(left_out=()):

@@ -31,7 +31,7 @@ class _InterruptsWait(ContextDecorator):
 
     @contextmanager
     def not_here(self) -> Iterator[None]:
-        """Let a part of the block be interrupted at once, also by what came before it."""
+        """Let interrupts end this part of the block at once, including one that came before it."""
         if not (_is_main_thread() and self._depth):
             yield
             return
@@ -57,10 +57,10 @@ def _is_main_thread():
     return threading.current_thread() is threading.main_thread()
 
 
-#: A context and a decorator for calls whose work must not be lost: an interrupt ends the user's own code and waiting
-#: for workers (``with interrupts_wait.not_here():``) at once, and waits for such a part everywhere else, where results
-#: are kept, learned from or returned. A second interrupt ends whatever is done. Nothing changes in threads other than
-#: the main one, which Python does not interrupt.
+#: A context manager and decorator for calls whose work must not be lost. An interrupt ends the user's own code, and
+#: waiting for workers (``with interrupts_wait.not_here():``), at once. While results are kept, learned from or
+#: returned, it is held back until the next such part. A second interrupt takes effect at once anywhere. Only the main
+#: thread is affected: Python interrupts no other.
 interrupts_wait = _InterruptsWait()
 
 
@@ -68,16 +68,16 @@ interrupts_wait = _InterruptsWait()
 
 
 class TimedOut(BaseException):
-    """A call ran longer than its limit. No ``Exception``, so that a simulator's own handlers let it pass."""
+    """A call ran longer than its limit. Not an ``Exception``, so that a simulator's own handlers do not catch it."""
 
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
     """Raise :class:`TimedOut` inside of the ``with`` block once it has run for ``seconds``; None for no limit.
 
-    In the main thread a signal does it, which also ends a sleep or a wait; in other threads, and on Windows, an
-    exception that comes at the next step of Python code. Compiled code that never returns to Python cannot be stopped:
-    let such a simulator run its own process, with its own limit. A timer of the caller's goes on.
+    In the main thread a signal raises it, which also ends a sleep or a wait; in other threads, and on Windows, it is
+    raised at the next step of Python code. Compiled code that never returns to Python cannot be stopped:
+    let such a simulator run its own process, with its own limit. The caller's own timer keeps running.
     """
     if seconds is None:
         yield

@@ -40,7 +40,7 @@ def rejection(summaries: np.ndarray, observed: np.ndarray, quantile: float) -> A
     index = np.argpartition(distances, count - 1)[:count]
     index = index[np.argsort(distances[index], kind="stable")]
     epsilon = float(distances[index[-1]])
-    # The farthest would have no weight at all: the kernel's edge lies a little beyond it.
+    # The kernel's edge lies a little beyond the farthest, which would otherwise have no weight.
     ratio = distances[index] / (epsilon * (1.0 + 1.0 / count)) if epsilon > 0.0 else np.zeros(count)
     weights = 1.0 - ratio**2
     return Accepted(index, weights / weights.sum(), epsilon)

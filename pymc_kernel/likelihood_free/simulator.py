@@ -1,4 +1,4 @@
-"""Simulators that may fail, called again and again."""
+"""Repeated calls of simulators that may fail."""
 
 from collections.abc import Callable
 from contextvars import ContextVar
@@ -39,7 +39,7 @@ class Simulations(NamedTuple):
 def simulate_repeatedly(
     simulate: Callable[[], np.ndarray], summary: Callable | None, times: int, together: bool = False
 ) -> Simulations:
-    """Call ``simulate()`` a number of ``times`` and take the ``summary`` of each; failures are counted, not raised.
+    """Call ``simulate()`` ``times`` times and return the ``summary`` of each; failures are counted, not raised.
 
     ``KeyboardInterrupt`` and the like are raised, and so are errors of ``summary`` on finite data: those are mistakes.
     With ``together``, one call returns all data sets (times, ...): an error fails all of them, NaN only the data sets
@@ -48,7 +48,7 @@ def simulate_repeatedly(
     Raises
     ------
     ValueError
-        Where one call for all returned another number of data sets.
+        With ``together``, if the call returned another number of data sets.
     """
     errors = []
 
@@ -88,7 +88,7 @@ def simulate_once(
         Seconds; see :func:`~pymc_kernel.likelihood_free.interrupts.time_limit`.
     retries : int
     """
-    token = _RAISING.set(True)  # predictive draws turn errors of a block's simulator into NaN
+    token = _RAISING.set(True)  # else predictive draws turn errors of a block's simulator into NaN
     try:
         for _ in range(retries + 1):
             try:

@@ -54,7 +54,7 @@ def open_store(
     identity: dict,
     defaults: dict,
 ) -> tuple[Store, dict]:
-    """Return the store at ``path``, made where there is none, and the identity that it was made with.
+    """Return the store at ``path``, which is made if there is none, and the identity that it was made with.
 
     Its arrays are named ``group/variable``, and ``xarray.open_datatree`` reads them.
 
@@ -69,20 +69,20 @@ def open_store(
     draws : int
         More than the store holds extends it.
     batch_size : int, optional
-        Of the store by default, and a hundredth of the draws for a new one.
+        By default that of the store; for a new one a hundredth of the draws, at most 1,000.
     identity : dict
         What the simulations depend on, as texts; None means "as in the store".
     defaults : dict
-        Stands in for what is None in the identity of a new store.
+        Values for what is None in the identity of a new store.
 
     Raises
     ------
     ImportError
         Without zarr.
     ValueError
-        For a store that was made otherwise, with what differs; for anything else at ``path``.
+        For a store made with other settings, which the message lists; for anything else at ``path``.
     """
-    # A function of the number of draws alone, so that runs can be repeated.
+    # The default depends on the number of draws alone, so that runs can be repeated.
     own_size = batch_size or min(max(draws // 100, 1), 1000)
     whole = {key: defaults[key] if value is None else value for key, value in identity.items()}
     if path is None:
@@ -101,7 +101,7 @@ def open_store(
 
 
 def _make(zarr, path, specs, coords, draws, batch_size, identity):
-    """Make a store, which gets its name once it is whole, so that a run that is killed here can begin again."""
+    """Make a store under another name and rename it once it is complete, so that a run killed here can begin again."""
     making = path.with_name(f"{path.name}.making")
     group = zarr.open_group(making, mode="w", zarr_format=3)
     for name, spec in specs.items():
@@ -158,13 +158,13 @@ def _opened(zarr, path, specs, coords, draws, batch_size, identity):
 
 
 def _extend(group, specs, coords, before, draws, batch_size):
-    """Make room for more draws; a last batch that was not full is simulated again, to the same numbers."""
+    """Make room for more draws; a last batch that was not full is simulated again, with the same results."""
     done = group["done"]
     done.resize((-(-draws // batch_size),))
     if before % batch_size:
         done[before // batch_size] = 0
     _write_coords(group, specs, coords, draws)
-    for name, spec in reversed(specs.items()):  # the first one, by which the size is known, last
+    for name, spec in reversed(specs.items()):  # the first one last, as its size is taken for the store's
         group[name].resize((1, draws, *spec.shape))
 
 

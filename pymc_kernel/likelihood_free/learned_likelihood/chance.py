@@ -1,9 +1,9 @@
-"""The probability of an event given parameters: a regression on the blocks of features, by evidence.
+"""The probability of an event given parameters: a regression on blocks of features, with precisions by evidence.
 
-A sum of features is the logit of the probability, or log(-log p) (complementary log-log link), whichever is likelier.
-The latter is that of events in which nothing happens: that no event of a Poisson process is seen has a probability
-exp(-h), with h proportional to the rate. A logit that is linear in the logarithm of the rate would fall as a power of
-it, and leave a tail.
+A weighted sum of features is the logit of the probability p, or log(-log p) (complementary log-log link), whichever is
+likelier. The latter suits the event that nothing happens: a Poisson process has no event with probability exp(-h),
+where h is proportional to the rate. With a logit that is linear in the log rate, the probability would fall as a power
+of the rate, with too long a tail.
 """
 
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ from pymc_kernel.likelihood_free.learned_likelihood.stages import Design
 from pymc_kernel.parallel import one_blas_thread
 
 _MAX_STEPS = 30  # of Newton's method
-_LONGEST = 3.0  # change of a sum of features in one step
+_LONGEST = 3.0  # largest change of a sum of features in one step
 _MOVED = 0.02  # change below which steps end
-_LEAST_CURVATURE = 1e-3  # of the log likelihood of a case, so that certain cases leave the steps bounded
-_SURE = -1e-12  # log probability of what cannot be told from certain
+_LEAST_CURVATURE = 1e-3  # of the log likelihood of a case, which bounds the steps where cases are certain
+_SURE = -1e-12  # log probability from which on an event counts as certain
 
 
 class Logit:
@@ -80,7 +80,7 @@ class Chance:
     weights : ndarray (p,)
         Of the features.
     replicates : ndarray (r, p)
-        Draws of what they might as well be.
+        Draws of the weights around their estimate, by their uncertainty.
     """
 
     link: Link
@@ -90,7 +90,7 @@ class Chance:
     replicates: np.ndarray
 
     def replicate(self, number: int) -> "Chance":
-        """Return one of the replicates in place of the estimate."""
+        """Return the probability with the weights of one replicate in place of the estimate."""
         return replace(self, weights=self.replicates[number], replicates=self.replicates[:0])
 
     def log_probability(self, parameters) -> np.ndarray:
@@ -119,7 +119,7 @@ class Chance:
 def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=None, links=LINKS) -> Chance:
     """Return the probability of an event learned from cases (n,) with ``weights`` in which it ``happened`` or did not.
 
-    ``sizes`` takes n and d and returns how many bumps in each parameter, and how many in all. Replicates are draws of
+    ``sizes`` takes n and d and returns the numbers of bumps per parameter and of joint bumps. Replicates are draws of
     the weights from a normal approximation of their posterior distribution. Of the ``links`` the likeliest is taken.
 
     Newton's steps for the penalized likelihood, precisions of the blocks of features by MacKay's updates between them:
@@ -137,9 +137,9 @@ def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=
 
 
 def _fitted(design, happened, cases, link):
-    """Return how likely a link is, the link, and weights of the whitened features at the largest penalized likelihood.
+    """Return a link's score, the link, and the fit of whitened features that maximizes the penalized likelihood.
 
-    Likely: the log likelihood less the number of weights that the cases determine (Akaike 1974).
+    The score is the log likelihood less the number of weights that the cases determine (Akaike 1974).
     """
     weights = np.zeros(design.values.shape[1])
     weights[0] = link.of_chance((cases @ happened + 0.5) / (cases.sum() + 1.0))

@@ -1,4 +1,4 @@
-"""Which function of a parameter, and of a summary, makes the regression simple."""
+"""Choice of the functions of parameters and of summaries that make the regression simple."""
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -9,7 +9,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.residuals import Marginals
 from pymc_kernel.likelihood_free.learned_likelihood.stages import LOG_CHI, SOME_CASES
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap, candidate_kinds, winsorized
 
-_ERRORS = 2.0  # standard errors by which a function of a summary must be better than those before
+_ERRORS = 2.0  # standard errors by which a function of a summary must be better than the one chosen so far
 _MAX_BUMPS = 60
 _PENALTY = 1e-3  # relative to the number of cases
 
@@ -24,8 +24,8 @@ def choose_parameter_map(parameters, values, rng) -> ParameterMap:
     margin = LEAST_GAIN * np.sqrt(responses.shape[1])
 
     def better(kinds, best, losses):
-        # With and without bumps: functions of sums of parameters look like functions of each one's logistic function
-        # to quadratics, and bumps gain from any function that makes a parameter without effect nearly constant.
+        # Better with and without bumps: quadratics alone favor logistic functions if summaries depend on a sum of
+        # parameters, and bumps gain from any function that makes a parameter without effect nearly constant.
         found = _rough_losses(part, responses, kinds)
         return (kinds, found) if (found < losses - margin).all() else (best, losses)
 
@@ -78,9 +78,9 @@ def _rough_losses(parameters, responses, kinds):
 def choose_maps(parameters, summaries, spread, rng) -> tuple[ParameterMap, SummaryMap]:
     """Return the maps of parameters (n, d) and summaries (n, q) with the best held-out score of a rough regression.
 
-    Each function of the summaries is tried with the map of the parameters that suits it: logarithms of data whose
-    scale depends on a parameter want the parameter itself where the data want its exponential. In ``spread`` (n, q)
-    whole numbers are spread over their intervals, so that the score is a density.
+    Each function of the summaries is tried with the map of the parameters that suits it: if the scale of the data is
+    the exponential of a parameter, their logarithm is linear in the parameter. In ``spread`` (n, q) whole numbers
+    are spread over their intervals, so that the score is a density.
     """
     plain = SummaryMap.of(summaries)
     n = len(summaries)
@@ -109,7 +109,7 @@ def choose_maps(parameters, summaries, spread, rng) -> tuple[ParameterMap, Summa
 
 
 def _is_better(score, than, kind):
-    """Return whether log scores (n,) speak for a function; asinh imitates spreads that the rough regression missed."""
+    """Return whether log scores (n,) favor a function; asinh must win by more, since it imitates missed spreads."""
     gain = score - than
     errors = _ERRORS * (2.0 if kind == "asinh" else 1.0)
     return gain.sum() > max(LEAST_GAIN, errors * np.sqrt(len(gain)) * gain.std())

@@ -1,4 +1,4 @@
-"""Regression on blocks of features, a prior variance for each block by evidence."""
+"""Regression on blocks of features, with a prior variance for each block that maximizes the evidence."""
 
 import math
 from typing import NamedTuple
@@ -6,16 +6,16 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-MAX_LOG = 30.0  # of what is exponentiated, parameters, log spreads or logits: beyond it data tell nothing
+MAX_LOG = 30.0  # bound on exponents (parameters, log spreads, logits): beyond it data say nothing
 ROWS = 4096  # of features at once, so that memory stays bounded
-LEAST_GAIN = 3.0  # log evidence below which a block is left out, or another function than the identity
-_LEAST_DETERMINED = 1e-2  # number of weights that the data determine, below which likewise
+LEAST_GAIN = 3.0  # log evidence that a block, or a function other than the identity, must gain
+_LEAST_DETERMINED = 1e-2  # number of weights that the data determine, below which a block is left out
 _MAX_ITERATIONS = 20
 _CHANGE = 5e-2  # of a log precision, below which iterations end
 
 
 def row_blocks(number: int, size: int = ROWS) -> list[slice]:
-    """Return slices that cover so many rows, ``size`` each at most."""
+    """Return slices of at most ``size`` rows that cover ``number`` rows."""
     return [slice(start, start + size) for start in range(0, number, size)]
 
 
@@ -30,7 +30,7 @@ class BlockFit(NamedTuple):
 
 
 def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iterations=_MAX_ITERATIONS) -> BlockFit:
-    """Return the posterior mean of weights, precisions maximizing the evidence (MacKay's updates).
+    """Return the posterior mean of weights, with precisions that maximize the evidence (MacKay's updates).
 
     ``gram`` (p, p), ``moment`` (p,) and ``square`` are weighted sums over ``count`` rows: of features times features,
     of these times the response, of its squares. The first feature is the constant, without a prior; no block is empty.
@@ -56,7 +56,7 @@ def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iter
         moved = np.abs(np.log(precisions[used.finite] / before[used.finite])).max(initial=0.0)
         if number and max(moved, abs(math.log(variance / before_variance))) < _CHANGE:
             break
-    if (np.isfinite(precisions) != used.finite).any():  # blocks went out in the last iteration
+    if (np.isfinite(precisions) != used.finite).any():  # blocks were left out in the last iteration
         used = _in_use(gram, moment, blocks, np.isfinite(precisions))
         weights, factor, _ = _solved(used, precisions, variance)
     full = np.zeros(len(gram))
@@ -107,11 +107,11 @@ def _updated(precisions, used, weights, factor, prune):
         for i in np.flatnonzero(is_left):
             part = slice(used.starts[i], ends[i])
             gains[chosen[i]] = _gain(now[i], weights[part], factor[part.start :, part])
-    # MacKay's update is slow where a block goes out; a longer step in logarithms gets there in a third of them.
+    # MacKay's update is slow to leave out a block; a longer step in logarithms takes a third of the iterations.
     steps = np.clip((determined[is_left] / size[is_left] / now[is_left]) ** 1.5, 1e-4, 1e4)
     precisions[chosen] = np.inf
     precisions[chosen[is_left]] = np.maximum(now[is_left] * steps, 1e-10)
-    # Of blocks that overlap each looks useless while the others are there: only the lower half goes at a time.
+    # Each of several overlapping blocks looks useless beside the others, so only the worse half is left out at a time.
     useless = sorted((gain, b) for b, gain in gains.items() if gain < LEAST_GAIN)
     precisions[[b for _, b in useless[: (len(useless) + 1) // 2]]] = np.inf
     return precisions, 1.0 + determined.sum()

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.special import expit
 
-_SMALLEST = 1e-5  # eigenvalue of a kernel matrix, relative to the largest, that is a feature
+_SMALLEST = 1e-5  # eigenvalue of a kernel matrix, relative to the largest, above which its direction is a feature
 _WIDTH_OF_BUMPS = 6.0  # in standard deviations of a parameter, divided by how many bumps there are
 _MAX_DIMS_OF_FINE = 6  # beyond them bumps of half the length scale hardly overlap
 _MAX_EXPONENT = 300.0
@@ -83,19 +83,19 @@ class FeatureMap:
 
     @cached_property
     def _places(self) -> list[slice]:
-        """Where the features are that are linear, squares, bumps, products, joint and fine."""
+        """The slices of linear, square, bump, product, joint and fine features."""
         (d, r), c = self.knots.shape, len(self.centers)
         ends = np.cumsum([1, d, d, d * r, len(self.pairs[0]), c, c if self.has_fine else 0])
         return [slice(start, stop) for start, stop in pairwise(ends.tolist())]
 
     @property
     def num_features(self) -> int:
-        """How many columns there are."""
+        """The number of columns."""
         return self._places[-1].stop
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        """The blocks of features; each coordinate has its own of what is not joint."""
+        """The blocks: linear, square and bump features of each coordinate; products, joint and fine bumps of all."""
         *single, products, joint, fine = self._places
         blocks = []
         for name, place in zip(("linear", "square", "bumps"), single, strict=True):
@@ -140,7 +140,7 @@ class FeatureMap:
         return gradient
 
     def reduced(self, used: np.ndarray) -> tuple["FeatureMap", np.ndarray]:
-        """Return a map without features that nothing uses, as far as they go together, and which (p',) are left."""
+        """Return a map without products and groups of features that nothing uses, and the indices (p',) of the rest."""
         _, squares, bumps, products, joint, fine = self._places
         left, has_fine = used.copy(), bool(used[fine].any())
         left[: squares.stop], left[bumps], left[fine] = True, used[bumps].any(), has_fine
@@ -151,10 +151,10 @@ class FeatureMap:
         return replace(self, pairs=pairs, knots=knots, centers=centers, has_fine=has_fine), np.flatnonzero(left)
 
     def whitened(self) -> tuple[np.ndarray, tuple[Block, ...]]:
-        """Return a matrix (p, p') and the blocks of its columns; features times it are what is regressed on.
+        """Return a matrix (p, p') and the blocks of its columns; features times this matrix are the regressors.
 
-        Under unit weights bumps then have the prior of a Gaussian process; directions that the kernel hardly has are
-        left out.
+        With independent weights of one variance, bumps then have the prior of a Gaussian process; directions in which
+        the kernel matrix is nearly singular are left out.
         """
         parts, blocks, at = [np.eye(1)], [], 1
         for block in self.blocks:

@@ -13,20 +13,20 @@ from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, S
 from pymc_kernel.likelihood_free.learned_likelihood.training import Data, Plan, learn, learn_by_plan
 from pymc_kernel.parallel import one_blas_thread
 
-FEWEST = 20  # simulations that are learned from, and that a round has where the number of rounds is not given
-_MOST_FOR_PLAN = 12_000  # simulations by which choices are made; all of them teach the density itself
+FEWEST = 20  # simulations needed to learn from, and in each round if the number of rounds is not given
+_MOST_FOR_PLAN = 12_000  # simulations by which choices are made; the density itself is learned from all
 _MOST_KNOTS = 120  # of all parameters together
 _MOST_ENTRIES = 15_000_000  # of the matrix of joint bumps, so that it takes some 200 MB at most
-_NUM_DRAWS = 200  # at each simulation that was kept back; a share of 2.5 % of them has a standard error of 1.1 %
-_MAX_KEPT_BACK = 1000  # that are compared with draws
-_FOR_PLACE = 2000  # examples that a fit keeps, and draws at least, among which a place is looked up
+_NUM_DRAWS = 200  # at each held-out simulation; a share of 2.5 % of them has a standard error of 1.1 %
+_MAX_KEPT_BACK = 1000  # held-out simulations that are compared with draws
+_FOR_PLACE = 2000  # examples that a fit keeps; least number of draws behind a predictive probability
 
 
 @dataclass(frozen=True, eq=False)
 class FittedLikelihood:
     """The learned density p(summaries | parameters).
 
-    Summaries that cannot be, as far as the simulations say, have the log density minus infinity and the gradient zero:
+    Summaries that the simulations show to be impossible have log density minus infinity and gradient zero:
     another value in a column that was constant, a fraction where all were whole numbers, a negative number where a
     logarithm or a square root was taken. Columns of whole numbers, or of multiples of one step such as proportions of
     20, have probabilities, all others densities.
@@ -34,19 +34,19 @@ class FittedLikelihood:
     Attributes
     ----------
     summaries : SummaryMap
-        What was done to the summaries before the regression.
+        The transform of the summaries before the regression.
     density : ConditionalDensity
-        Of the transformed summaries: the estimate, and draws of what it might as well be, by the simulations.
+        Of the transformed summaries: the estimate, and draws around it by its uncertainty.
     examples : tuple of ndarray, (k, d) and (k, q)
         Parameters and transformed summaries of some simulations: where the density was learned.
     success : Chance or None
         The probability of not failing, given the parameters; a factor of the density, since the data were observed.
         None where nothing failed.
     held_out : ndarray (m,) or None
-        Of simulations that were kept back, the probability of a smaller density than theirs, in what was learned from
-        the others alone; uniform on (0, 1) for the right distributions.
+        For each held-out simulation, the probability of a smaller density than its own, by a fit to the others alone;
+        uniform on (0, 1) if the fit is right.
     plan : Plan or None
-        What the simulations that were kept back chose.
+        The choices that held-out simulations made.
     """
 
     summaries: SummaryMap
@@ -58,17 +58,17 @@ class FittedLikelihood:
 
     @property
     def num_parameters(self) -> int:
-        """How many parameters there are."""
+        """The number of parameters."""
         return len(self.density.parameters.kinds)
 
     @property
     def num_summaries(self) -> int:
-        """How many summaries there are."""
+        """The number of summaries."""
         return len(self.summaries.constant)
 
     @property
     def num_replicates(self) -> int:
-        """How many draws there are of what the density might as well be."""
+        """The number of draws of the density around its estimate."""
         return len(self.density.joined) - 1
 
     def replicate(self, number: int) -> "FittedLikelihood":
@@ -88,7 +88,7 @@ class FittedLikelihood:
         return density, slopes
 
     def given(self, observed) -> "LikelihoodOfData":
-        """Return what depends on the parameters alone, for ``observed`` (q,) or (m, q)."""
+        """Return the likelihood of ``observed`` (q,) or (m, q), a function of the parameters alone."""
         return LikelihoodOfData(self, *self._observed(observed))
 
     @one_blas_thread
@@ -111,7 +111,7 @@ class FittedLikelihood:
         """Return the probability of a smaller density than that of ``observed`` (q,), given ``parameters`` (m, d).
 
         With draws from the posterior it is a posterior predictive check; with the parameters that were simulated it
-        says whether anything like the observation was simulated at all. Small numbers say outside.
+        says whether anything like the observation was simulated at all. Small numbers mean that it is an outlier.
         """
         observed = as_numbers(observed, "observed")
         if observed.shape != self.summaries.kept.shape:
@@ -130,7 +130,7 @@ class FittedLikelihood:
         return parameters
 
     def _observed(self, observed):
-        """Return transformed summaries of ``observed`` (q,) or (k, q), and which of the rows (k,) cannot be."""
+        """Return transformed summaries of ``observed`` (q,) or (k, q), and which of the rows (k,) are impossible."""
         observed, q = as_numbers(observed, "observed"), self.num_summaries
         rows = np.atleast_2d(observed)
         if rows.ndim != 2 or rows.shape[1] != q:
@@ -144,18 +144,18 @@ class FittedLikelihood:
 
 
 class Averaged(NamedTuple):
-    """Log densities of rows whose sum is that of all rows, averaged over what simulations allow."""
+    """Log densities of rows; their sum is the log of the joint density of all rows, averaged over the replicates."""
 
-    rows: np.ndarray  # (m,), by the estimate; what averaging changes of their sum is shared equally
+    rows: np.ndarray  # (m,), by the estimate; the change of their sum by averaging is shared equally
     slopes: np.ndarray  # (m, d), gradients of the rows by the estimate
     joint_slopes: np.ndarray  # (m, d), gradients of the sum
 
 
 @dataclass(frozen=True, eq=False)
 class LikelihoodOfData:
-    """A learned likelihood of given data: ``values`` of k rows, one or as many as parameters will have.
+    """A learned likelihood of given data: ``values`` has one row, or one for each row of the parameters.
 
-    ``outside`` (k,) are the rows that no parameters can give.
+    ``outside`` (k,) marks the rows that are impossible for all parameters.
     """
 
     learned: FittedLikelihood
@@ -166,8 +166,8 @@ class LikelihoodOfData:
     def averaged(self, parameters, gradient: bool = False) -> Averaged:
         """Return the density of all rows together at parameters (m, d), averaged over the replicates.
 
-        Errors of a learned density add up over rows. The average of the product of all rows over densities that the
-        simulations allow is their marginal likelihood: posteriors are as much wider as the simulations leave open.
+        Errors of a learned density add up over rows. The product of all rows, averaged over the replicates, is their
+        marginal likelihood: posteriors are wider by the uncertainty that the simulations leave.
         """
         found, slopes = self.evaluate(parameters, gradient, self.learned.density)
         if len(found) == 1:
@@ -190,7 +190,7 @@ class LikelihoodOfData:
                 f"observed must have shape ({q},) or ({len(parameters)}, {q}), one row or one for each of the "
                 f"parameters, got {len(self.outside)} rows."
             )
-        with np.errstate(over="ignore", invalid="ignore"):  # samplers ask beyond the largest numbers, too
+        with np.errstate(over="ignore", invalid="ignore"):  # samplers ask at positions that overflow, too
             found, slopes = density.evaluate(parameters, self.values, gradient)
         success = self.learned.success
         for k in range(len(found) if success is not None else 0):
@@ -209,18 +209,18 @@ class LearnedLikelihood:
     Summaries are transformed (logarithm, square root, asinh or none, by leave-one-out score), then mean, spread and
     correlations of each with those before it are regressed on the parameters: linear, square and product features,
     bumps in one parameter and in all. Each block of features has a prior variance of its own, found by the evidence,
-    and is left out where the evidence does not speak for it; so a linear simulator is learned as a linear one.
-    Residuals have a mixture of normals. At the end all weights are improved together, as far as simulations that were
-    kept back have a higher density for it.
+    and is left out where the evidence does not favor it; so a linear simulator is learned as a linear one.
+    Residuals follow a mixture of normals. At the end all weights are improved together, as long as the density of
+    held-out simulations rises.
 
     Parameters
     ----------
     num_centers : int
-        Of the joint bumps, at most; time grows with its square, and its third power from 10,000 simulations on.
+        Joint bumps, at most; time grows with its square, and its third power from 10,000 simulations on.
     num_knots : int
         Bumps in each single parameter, at most.
     num_replicates : int
-        Draws of the density around its estimate, which say how well it is known.
+        Draws of the density around its estimate, which show its uncertainty.
 
     Notes
     -----
@@ -248,7 +248,7 @@ class LearnedLikelihood:
         summaries : array_like (n, q)
             Row i was simulated at row i of ``parameters``. Rows with NaN or infinite numbers are left out and counted.
         rng : numpy.random.Generator or int, optional
-            Draws which simulations are kept back, and centers of bumps.
+            Chooses held-out simulations and centers of bumps, among others.
         weights : array_like (n,), optional
             Of the simulations, not negative; equal by default.
 
@@ -280,7 +280,7 @@ class LearnedLikelihood:
         return FittedLikelihood(transform, density, examples, held_out, plan, success)
 
     def fit_chance(self, parameters, happened, rng, *, weights=None, links=LINKS) -> Chance | None:
-        """Return the probability of an event (n,) given parameters (n, d); None where it is certain or never was."""
+        """Return the probability of an event (n,) given parameters (n, d); None if it always or never happened."""
         happened = np.asarray(happened, dtype=bool)
         if happened.all() or not happened.any():
             return None
@@ -295,12 +295,12 @@ class LearnedLikelihood:
         data = _data(fit.summaries, fit.density.parameters, parameters, summaries, weights, rng)
         for rows in np.array_split(rng.permutation(len(parameters)), num_folds):
             rest = np.setdiff1d(np.arange(len(parameters)), rows)
-            with one_blas_thread:  # a decorator would leave before the first fold is learned
+            with one_blas_thread:  # a decorator of a generator would end before the first fold
                 density = learn_by_plan(fit.density.parameters, data.take(rest), fit.plan, rng, self._sizes, 0)
             yield rows, FittedLikelihood(fit.summaries, density, fit.examples)
 
     def _sizes(self, n, d):
-        """Return how many bumps in each parameter, and how many in all."""
+        """Return the number of bumps in each parameter, and of joint bumps."""
         num_knots = min(max(n // 60, 4), max(_MOST_KNOTS // d, 6), self.num_knots)
         return num_knots, min(self.num_centers, 50 + n // 10, max(_MOST_ENTRIES // n, 50))
 
@@ -318,13 +318,13 @@ def check_held_out(fit: FittedLikelihood, parameters, summaries, rng) -> np.ndar
 
 
 def _data(transform, places, parameters, summaries, weights, rng, spread=None) -> Data:
-    """Return what is learned from; ``spread`` are the summaries with whole numbers spread over their intervals."""
+    """Return the data of a fit; ``spread`` are the summaries with whole numbers spread over their intervals."""
     spread = _dequantized(summaries, transform, rng) if spread is None else spread
     return Data(places(parameters), transform.observed(spread, cells=False), transform.observed(summaries), weights)
 
 
 def _checked(parameters, summaries, weights):
-    """Return arrays of shapes that fit."""
+    """Return the arrays if their shapes fit, else raise."""
     parameters = as_points(parameters, "parameters")
     summaries = as_points(summaries, "summaries", finite=False)
     n = len(parameters)

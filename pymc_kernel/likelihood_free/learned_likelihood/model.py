@@ -1,4 +1,4 @@
-"""A conditional density: triangular map whose entries are sums of features."""
+"""A conditional density by a triangular map, whose entries are weighted sums of features."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -12,7 +12,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 
 
 class Weights(NamedTuple):
-    """Of p features: ``means``, ``log_sd``, ``log_rest`` (p, q), ``coefficients`` (c, q (q - 1) / 2) of the first c."""
+    """Weights of p features, (p, q), and in ``coefficients``, (c, q (q - 1) / 2), of the first c features."""
 
     means: np.ndarray
     log_sd: np.ndarray
@@ -44,11 +44,11 @@ def _entries(features, joined, coefficients, limits) -> tuple[Weights, np.ndarra
 
 @dataclass(frozen=True, eq=False)
 class ConditionalDensity:
-    """The density of transformed summaries given parameters: r of them, the estimate first, which share the features.
+    """Densities of transformed summaries given parameters: r of them, the estimate first, with the same features.
 
     ``joined`` (r, p, 3 q) are the weights of means, log spreads and remaining log spreads, ``coefficients``
-    (r, c, q (q - 1) / 2) those of the first c features. ``limits`` (2, r, 1, 2 q) of both log spreads are those of the
-    training points, and a little more.
+    (r, c, q (q - 1) / 2) those of the first c features. ``limits`` (2, r, 1, 2 q) of log spreads are their range at
+    the training points, widened a little.
     """
 
     parameters: ParameterMap
@@ -59,7 +59,7 @@ class ConditionalDensity:
     residuals: Residuals
 
     def take(self, number: int) -> "ConditionalDensity":
-        """Return one of them alone."""
+        """Return one of the densities alone."""
         one = slice(number, number + 1)
         weights = self.joined[one], self.coefficients[one], self.limits[:, one]
         return ConditionalDensity(self.parameters, self.features, *weights, self.residuals.one_of(one))
@@ -105,7 +105,7 @@ class ConditionalDensity:
         return found, slopes
 
     def _pulled(self, pulls: Weights, inside: np.ndarray) -> np.ndarray:
-        """Return derivatives (r, m, p) by the features, given those by the entries; none by spreads at their limits."""
+        """Return derivatives (r, m, p) by the features, given those by the entries; zero for spreads at limits."""
         spreads = np.concatenate([pulls.log_sd, pulls.log_rest], axis=2) * inside
         out = np.concatenate([pulls.means, spreads], axis=2) @ self.joined.transpose(0, 2, 1)
         out[:, :, : self.coefficients.shape[1]] += pulls.coefficients @ self.coefficients.transpose(0, 2, 1)
@@ -152,7 +152,7 @@ def triangle_rows(q: int) -> list[tuple[int, slice]]:
 
 
 def residuals_of(parts: Weights, values) -> tuple[np.ndarray, np.ndarray]:
-    """Return values (m, q) less their means in spreads, and less what those before predict, in remaining spreads."""
+    """Return standardized values (m, q), and their residuals given the values before, in remaining spreads."""
     scaled = (values - parts.means) * np.exp(-parts.log_sd)
     noise = scaled.copy()
     for j, row in triangle_rows(scaled.shape[-1]):

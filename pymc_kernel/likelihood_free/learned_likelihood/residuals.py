@@ -15,20 +15,20 @@ from pymc_kernel.linalg import LOG_2PI
 _SMALLEST_MASS = 1e-200
 _NARROW = 1e-3  # width of an interval, in units of the residuals
 _ITERATIONS = 60
-_GAIN = 1e-4  # mean log density below which iterations end: of joint residuals, or of two independent ones
+_GAIN = 1e-4  # gain of mean log density below which iterations end: of joint residuals, or of two independent ones
 _PRIOR_COUNT = 2.0  # cases that the prior of a component's covariance counts for
 _PRIOR_VARIANCE = 0.1  # relative to the variance of a share of the residuals
-_SCALES = 4.0  # ratio of standard deviations of neighbors where mixtures start as mixtures of scales
+_SCALES = 4.0  # ratio of neighboring standard deviations at the start of mixtures of scales
 _NARROWEST = 1e-3  # standard deviation of a component at the start, relative to that of all
 _FEWEST_IN_TAIL = 5  # cases that an outermost component starts with
 
 
 class _Mixture:
-    """What is the same for independent and for joint residuals."""
+    """Base class of independent and of joint residuals."""
 
     @property
     def num_components(self) -> int:
-        """How many normals there are."""
+        """The number of normal distributions in the mixture."""
         return self.log_weights.shape[-1]
 
     def one_of(self, number) -> Self:
@@ -36,7 +36,7 @@ class _Mixture:
         return type(self)(*[getattr(self, field.name)[number] for field in fields(self)])
 
     def fitted(self, noise, weights, iterations=_ITERATIONS) -> Self:
-        """Return the distribution after steps of expectation and maximization from here."""
+        """Return the distribution after iterations of expectation-maximization that start at this one."""
         current, before, least = self, -np.inf, self._least_gain()
         for _ in range(iterations):
             _, parts = current._parts(noise)
@@ -59,7 +59,7 @@ class Marginals(_Mixture):
     sds: np.ndarray
 
     def _parts(self, noise):
-        """Return standardized residuals and log densities (k, ..., m, q) of each component, quickest to sum over."""
+        """Return standardized residuals and log densities (k, ..., m, q) of each component, components first."""
         away = np.clip((noise - _components_first(self.means)) / _components_first(self.sds), -LARGEST, LARGEST)
         return away, _components_first(self.log_weights - np.log(self.sds) - 0.5 * LOG_2PI) - 0.5 * away**2
 
@@ -127,7 +127,7 @@ class Marginals(_Mixture):
 
     @classmethod
     def _maximized(cls, noise, shares) -> "Marginals":
-        """Return the mixtures for shares (k, n, q) of the cases, with a little of a prior for their variances."""
+        """Return the mixtures for shares (k, n, q) of the cases, with a weak prior on their variances."""
         counts = shares.sum(axis=1).T
         means = np.einsum("knq,nq->qk", shares, noise) / np.maximum(counts, 1e-10)
         squares = np.einsum("knq,knq->qk", shares, (noise - _components_first(means)) ** 2)
@@ -146,10 +146,10 @@ class Marginals(_Mixture):
 
     @classmethod
     def of_quantiles(cls, noise, number: int) -> "Marginals":
-        """Return an even number of components, each of the cases between two quantiles, whose levels halve outward.
+        """Return an even number of components, each fitted to the cases between two quantiles.
 
-        The outermost two have the cases of two thin tails, so that a distribution that ends at an edge, or has long
-        tails, is one that steps from here can reach.
+        Tail probabilities halve outward, so the outermost two components fit thin tails, and iterations from here can
+        reach a distribution with an edge or with long tails.
         """
         levels = 0.5 ** np.arange(1, number // 2 + 1)
         edges = np.round(len(noise) * np.concatenate([[0.0], levels[::-1], 1.0 - levels[1:], [1.0]])).astype(int)
@@ -207,7 +207,7 @@ class Joint(_Mixture):
 
     @classmethod
     def _maximized(cls, noise, shares) -> "Joint":
-        """Return the mixture for shares (k, n) of the cases, with a little of a prior for its covariances."""
+        """Return the mixture for shares (k, n) of the cases, with a weak prior on its covariances."""
         k, q = len(shares), noise.shape[1]
         counts = shares.sum(axis=1)
         prior = _PRIOR_VARIANCE * k ** (-2.0 / q) * np.eye(q)
@@ -239,7 +239,7 @@ Residuals = Marginals | Joint
 
 
 def stacked(each: Sequence[Residuals]) -> Residuals:
-    """Return r distributions of one family and as many components as one: of residuals (r, m, q)."""
+    """Return r distributions of one family and number of components as one distribution of residuals (r, m, q)."""
     kind = type(each[0])
     return kind(*[np.stack([getattr(one, field.name) for one in each]) for field in fields(kind)])
 
@@ -252,13 +252,13 @@ def _components_first(values):
 def _log_sum(parts):
     """Return the logarithm of the sum over components, the first dimension, of exponentials."""
     largest = parts.max(axis=0)
-    largest = np.where(np.isfinite(largest), largest, 0.0)  # where all are zero, their sum is
+    largest = np.where(np.isfinite(largest), largest, 0.0)  # where all terms are zero, so is their sum
     with np.errstate(divide="ignore"):
         return np.log(np.exp(parts - largest).sum(axis=0)) + largest
 
 
 def candidates(noise, weights, rng):
-    """Yield lists of distributions fitted to residuals (n, q): within a list from simple to rich."""
+    """Yield lists of functions, each of which fits a distribution to residuals (n, q); lists go from simple to rich."""
     n, q = noise.shape
     for sizes in (1,), (2, 3, 5):
         yield [lambda k=k: Marginals.start(noise, k).fitted(noise, weights) for k in sizes]

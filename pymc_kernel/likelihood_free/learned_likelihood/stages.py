@@ -14,7 +14,7 @@ _REGULAR = 4.0  # standard deviations from which on the weight of a residual fal
 LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 _VARIANCE_OF_LOG = 2.0  # inverse Fisher information of a log variance from one residual
 _VARIANCE_OF_LOG_CHI = np.pi**2 / 2.0
-_MEDIAN_OF_CHI = MAD_TO_SD**-2.0  # square of one degree
+_MEDIAN_OF_CHI = MAD_TO_SD**-2.0  # median of a chi-square variable of one degree
 _REWEIGHTED = 2  # times that means are fitted again
 _MAX_SCORING = 8
 SOME_CASES = 2000  # by which maps and metrics are chosen
@@ -23,7 +23,7 @@ _MAX_FOR_COEFFICIENTS = 400
 
 
 class Design:
-    """Features of training points, whitened; Gram matrices with weights, in pieces."""
+    """Whitened features of training points, and their weighted Gram matrices, summed over blocks of rows."""
 
     def __init__(self, features: FeatureMap, z: np.ndarray):
         self.map = features
@@ -32,7 +32,7 @@ class Design:
         self._plain = None
 
     def raw(self, weights: Weights) -> Weights:
-        """Return weights of the features as they are."""
+        """Return the weights of the features before whitening."""
         c = len(weights.coefficients)
         kept = np.flatnonzero(np.abs(self.whitening[:, :c]).sum(axis=1))
         first = self.whitening[: kept[-1] + 1, :c]
@@ -40,13 +40,13 @@ class Design:
         return Weights(means, log_sd, first @ weights.coefficients, log_rest)
 
     def plain_gram(self, weights) -> np.ndarray:
-        """Return the Gram matrix with the weights of the cases alone, kept."""
+        """Return the Gram matrix with the case weights alone; it is computed once."""
         if self._plain is None:
             self._plain = self.gram(weights)
         return self._plain
 
     def gram(self, weights, columns=None) -> np.ndarray:
-        """Return the weighted Gram matrix (p, p); with zeros but for some ``columns`` where they are given."""
+        """Return the weighted Gram matrix (p, p); if ``columns`` are given, with zeros for all others."""
         p = self.values.shape[1]
         is_whole = columns is None or len(columns) == p
         total = 0.0
@@ -67,7 +67,7 @@ class Design:
 
 
 class Precisions(NamedTuple):
-    """Of the prior of b blocks of features, (q, b) each; infinite where a block is left out."""
+    """Prior precisions of b blocks of features, (q, b) each; infinite where a block is left out."""
 
     means: np.ndarray
     log_sd: np.ndarray
@@ -75,7 +75,7 @@ class Precisions(NamedTuple):
 
 
 class StagedFit(NamedTuple):
-    """What the stages found: weights of whitened features, and the prior precisions of their blocks."""
+    """The result of the stages: weights of whitened features, and the prior precisions of their blocks."""
 
     design: Design
     weights: Weights
@@ -87,8 +87,8 @@ class StagedFit(NamedTuple):
 def fit_stages(z, values, weights, rng, sizes, metric=None, before: Precisions | None = None) -> StagedFit:
     """Return the fit to standardized parameters ``z`` (n, d) and values (n, q) with case weights (n,) of mean one.
 
-    What a fit to other cases of the same simulator found is where this one starts: the ``metric``, and by the
-    precisions ``before`` which blocks are in use.
+    The ``metric`` and the precisions ``before`` may come from a fit to other cases of the same simulator; this fit
+    then starts from them, with the same blocks in use.
     """
     (n, d), q = z.shape, values.shape[1]
     num_knots, num_centers = sizes(n, d)
@@ -132,7 +132,7 @@ def learn_metric(z, values, weights, rng, num_knots, num_centers):
 
 
 def _fit_moments(design, values, weights, start, log_sd_start):
-    """Return mean, log spread, leave-one-out residuals and precisions of both for one summary with ``values`` (n,).
+    """Return weights of mean and log spread, leave-one-out residuals, and both precisions for one summary (n,).
 
     The mean is fitted again with the weights of the spreads.
     """
@@ -144,7 +144,7 @@ def _fit_moments(design, values, weights, start, log_sd_start):
         spread = np.exp(design.values @ log_sd)
         case = weights * np.minimum(1.0, _REGULAR * spread / np.maximum(np.abs(rest), 1e-300)) / spread**2
         case = case / case.mean()
-        # With its spread known a summary may show what it depends on.
+        # With the spread known, blocks that were left out may enter again.
         again = np.where(np.isfinite(fit.precisions), fit.precisions, np.nan)
         start, response = again if number == 0 and is_first else fit.precisions, values
     return fit.weights, log_sd, rest, fit.precisions, log_sd_start
@@ -173,7 +173,7 @@ def fit_log_sd(design, rest, weights, start=None):
 
     level = np.log(np.median(rest**2) / _MEDIAN_OF_CHI + 1e-300)
     square = np.maximum(rest**2, 1e-12 * np.exp(level))
-    # The first step is from logarithms, which no outlier moves far.
+    # The first step regresses logarithms, which no outlier moves far.
     found = fit(np.log(square) - LOG_CHI, start, _VARIANCE_OF_LOG_CHI)
     log_variance = design.values @ found.weights
     for _ in range(_MAX_SCORING):
@@ -194,7 +194,7 @@ def fit_coefficients(design, scaled, weights):
     order, blocks = coefficient_blocks(design, n, q)
     c = len(order)
     out, penalties = np.zeros((c, q * (q - 1) // 2)), np.full((c, q * (q - 1) // 2), np.inf)
-    # A residual is response here and regressor there: outliers have no part in it.
+    # Residuals are both responses and regressors, so outliers get almost no weight.
     case = weights[:, None] * np.minimum(1.0, (_REGULAR / np.maximum(np.abs(scaled), 1e-30)) ** 4)
     some = slice(0, _CASES_FOR_COEFFICIENTS)
     base = design.values[some, :c]
@@ -213,7 +213,7 @@ def fit_coefficients(design, scaled, weights):
 
 
 def coefficient_blocks(design, num_cases, num_summaries):
-    """Return an order of as many features as there are cases for, and blocks: the constant, each parameter."""
+    """Return the indices of as many features as the cases allow, and their blocks: the constant, each parameter."""
     most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
     single = [b for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
     d = len(design.map.knots)
@@ -227,7 +227,7 @@ def coefficient_blocks(design, num_cases, num_summaries):
 
 
 def gradient_metric(design, z, means, log_sd):
-    """Return the metric in which the functions are equally rough: the root of averaged outer products of gradients."""
+    """Return the metric in which functions are equally rough in all directions: a root of mean gradient products."""
     d = z.shape[1]
     total = np.zeros((d, d))
     part = z[:: max(1, len(z) // 1000)]

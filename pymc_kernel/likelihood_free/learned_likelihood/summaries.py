@@ -10,8 +10,8 @@ from pymc_kernel.kernels.points import MAD_TO_SD
 
 _CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
 _ROUNDING = 1e-12  # relative, of numbers that were computed in different orders
-_LEFT_OVER = 1e-9  # of the terms of a linear function, that may be rounding; far below noise
-_MOST_STEPS = 1e5  # that the largest number of a column on a grid is away from zero
+_LEFT_OVER = 1e-9  # part of the terms of a linear function that may be rounding; far below noise
+_MOST_STEPS = 1e5  # from zero to the largest number of a column on a grid
 
 
 class Observed(NamedTuple):
@@ -59,25 +59,25 @@ _FUNCTIONS = {
 
 @dataclass(frozen=True, eq=False)
 class SummaryMap:
-    """Summaries to regular columns, each by its own function, then to median zero and unit spread.
+    """A map of summaries to regular columns, each by its own function, then to median zero and unit spread.
 
-    Constants are left out, and columns that are linear functions of those before them, as copies, sums, and the last of
-    several counts that have a total: given the others they say nothing, and their density has no bound.
-    A ``step`` is what all values of a column are multiples of: 1 for whole numbers, 1 / 20 for proportions of 20.
+    Constants are left out, and so are linear functions of earlier columns, such as copies, sums, and the last of
+    several counts with a fixed total: given the others they add no information, and their density has no bound.
+    A ``step`` divides all values of a column: 1 for whole numbers, 1 / 20 for proportions of 20.
     """
 
     kept: np.ndarray  # (q,) of bool: the k columns that are not left out
-    constant: np.ndarray  # (q,), with ``slopes``: what is left out is constant + columns that are kept @ slopes
+    constant: np.ndarray  # (q,), with ``slopes``: columns that are left out are constant + kept columns @ slopes
     slopes: np.ndarray  # (k, q), zero for columns that are kept
     left_step: np.ndarray  # (q,), the step of columns that are left out, zero where there is none
-    whole: np.ndarray  # (k,) of bool: those that change by steps
+    whole: np.ndarray  # (k,) of bool: columns whose values are multiples of a step
     step: np.ndarray  # (k,), 1 where there is none
-    lowest: np.ndarray  # (k,), the smallest simulated values, in steps; zero is the end of whole numbers
+    lowest: np.ndarray  # (k,), the smallest simulated values, in steps; zero is taken for a bound of whole numbers
     kinds: tuple[str, ...]  # the functions
     shift: np.ndarray  # (k,)
     unit: np.ndarray  # (k,)
-    center: np.ndarray  # (k,), taken off after the function
-    scale: np.ndarray  # (k,), divided by then
+    center: np.ndarray  # (k,), subtracted after the function
+    scale: np.ndarray  # (k,), the divisor after that
 
     def _each(self, what, columns):
         out = np.empty(columns.shape)
@@ -121,13 +121,13 @@ class SummaryMap:
         return out
 
     def is_possible(self, summaries: np.ndarray) -> np.ndarray:
-        """Return whether what is left out of summaries (m, q) is as it was in all simulations, (m,)."""
+        """Return whether left-out columns of summaries (m, q) follow from the others as in all simulations, (m,)."""
         follows = _follows(summaries[:, self.kept], summaries, self.constant, self.slopes)
         return follows[:, ~self.kept].all(axis=1)
 
     @classmethod
     def of(cls, summaries, kinds=None) -> "SummaryMap":
-        """Return the map for simulated ``summaries`` (n, q); ``kinds`` of the columns that change, else identity."""
+        """Return the map for simulated ``summaries`` (n, q); ``kinds`` of kept columns are identity by default."""
         varies, constant, slopes = _left_out(summaries)
         rest = ~varies & (slopes != 0.0).any(axis=0)
         left_step = np.array([_step(column) if out else 0.0 for column, out in zip(summaries.T, rest, strict=True)])
@@ -154,16 +154,16 @@ class SummaryMap:
 
 
 def _left_out(summaries):
-    """Return which columns (q,) of (n, q) are kept; and of the others constants (q,) and slopes (k, q)."""
+    """Return which columns (q,) of (n, q) are kept, and for the others constants (q,) and slopes (k, q)."""
     n, q = summaries.shape
     size = np.abs(summaries).max(axis=0)
     kept = np.ptp(summaries, axis=0) > _CONSTANT_SHARE * size
     constant, slopes = np.where(kept, 0.0, summaries[0]), np.zeros((q, q))
-    if n > 2 * q:  # of hardly more simulations than columns nobody knows
+    if n > 2 * q:  # fewer simulations cannot show a dependence
         columns = summaries[:, kept] / size[kept]
         columns -= columns.mean(axis=0)
-        rest = np.abs(np.diag(np.linalg.qr(columns, mode="r")))  # what those before leave of each
-        # Norms may be those of one huge simulation: each of them counts.
+        rest = np.abs(np.diag(np.linalg.qr(columns, mode="r")))  # norms of what the columns before do not explain
+        # One huge simulation may dominate the norms, so that ``_follows`` checks every simulation.
         is_small = rest <= np.sqrt(_LEFT_OVER) * np.linalg.norm(columns, axis=0)
         for j in np.flatnonzero(kept)[is_small]:
             before = np.flatnonzero(kept[:j])
@@ -181,13 +181,13 @@ def _linear(columns, column):
 
 
 def _follows(columns, others, constant, slopes):
-    """Return which of others (n, p) are linear functions of columns (n, k), but for rounding."""
+    """Return where others (n, p) equal the linear functions of columns (n, k), up to rounding."""
     terms = np.abs(constant) + np.abs(columns) @ np.abs(slopes)
     return np.abs(others - constant - columns @ slopes) <= _LEFT_OVER * terms
 
 
 def _step(x) -> float:
-    """Return what all values are multiples of: 1 of whole numbers, 0 where there is nothing."""
+    """Return the step that all values are multiples of: 1 for whole numbers, 0 if there is none."""
     largest = np.abs(x).max()
     if (x == np.round(x)).all():
         return 1.0 if largest < 2.0**50 else 0.0
@@ -195,7 +195,7 @@ def _step(x) -> float:
     gap = np.diff(distinct)[np.diff(distinct) > _ROUNDING * largest].min(initial=np.inf)
     if not largest < _MOST_STEPS * gap:
         return 0.0
-    step = largest / np.round(largest / gap)  # of many steps: known better than from a difference
+    step = largest / np.round(largest / gap)  # from many steps, which is more accurate than from one
     return float(step) if (np.abs(x / step - np.round(x / step)) < _MOST_STEPS * _ROUNDING).all() else 0.0
 
 
@@ -222,7 +222,7 @@ def candidate_kinds(x, whole: bool) -> list[str]:
 
 
 def winsorized(values) -> np.ndarray:
-    """Return columns cut off where no regular distribution goes: twice the range of the middle 96 % beyond it."""
+    """Return columns clipped where no regular distribution goes: beyond their middle 96 % by twice its range."""
     low, high = np.quantile(values, [0.02, 0.98], axis=0)
     reach = np.maximum(2.0 * (high - low), 1e-300)
     return np.where(high > low, np.clip(values, low - reach, high + reach), values)

@@ -1,6 +1,6 @@
-"""The whole of a fit: stages, the distribution of residuals, then all weights at once by a penalized likelihood.
+"""The complete fit: stages, the distribution of residuals, then all weights at once by a penalized likelihood.
 
-What helps is chosen by a held-out part of the simulations.
+Held-out simulations choose between alternatives.
 """
 
 from typing import NamedTuple
@@ -23,13 +23,13 @@ from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed
 _STEPS = 12  # of the maximization between two looks at the held-out score
 _MAX_ROUNDS = 6
 _SCALES = np.exp(np.linspace(-0.4, 0.4, 33))
-_SD_OF_SCALE = 0.05  # of the logarithm of a scale that few held-out cases alone would choose at random
-_BEYOND = 0.5  # logarithm by which a spread may leave the range that it has at the simulations
-MOST_OF_A_CASE = 10.0  # log score that one case may speak for
+_SD_OF_SCALE = 0.05  # of the prior of the log scale of residuals, which few held-out cases hardly determine
+_BEYOND = 0.5  # by which a log spread may leave its range at the simulations
+MOST_OF_A_CASE = 10.0  # largest difference of log scores that counts for one case
 _CLEARLY = 2.5  # log score by which another distribution of residuals must be better
 _BETTER = 1.0  # and another round of maximization
 _BOOTSTRAP_STEPS = 20  # of expectation and maximization, from the estimate
-_FEWEST = 30  # held-out cases for a choice
+_FEWEST = 30  # held-out cases for a choice of the scale
 
 
 class Data(NamedTuple):
@@ -45,23 +45,23 @@ class Data(NamedTuple):
         return Data(self.z[rows], self.spread.take(rows), self.cells.take(rows), self.weights[rows])
 
     def observed(self, residuals) -> Observed:
-        """Return the summaries as these residuals can score them."""
+        """Return the summaries as these residuals score them: joint ones have no probabilities of intervals."""
         return self.spread if isinstance(residuals, Joint) else self.cells
 
 
 class Plan(NamedTuple):
-    """What a held-out part of the simulations chose."""
+    """The choices that held-out simulations made."""
 
     family: int  # which list of candidates of the residuals
     member: int
     rounds: int  # of joint maximization
     scale: float  # of the residuals
-    metric: np.ndarray  # with the precisions: where stages start that are fitted to other cases of the same simulator
+    metric: np.ndarray  # with ``precisions``, the start of stages that are fitted to other cases of the same simulator
     precisions: Precisions
 
 
 def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensity, Plan]:
-    """Return the density learned from some cases, and what those ``held`` back chose."""
+    """Return the density learned from the cases ``train``, and the choices made by the ``held`` out ones."""
     staged = fit_stages(train.z, train.spread.values, train.weights, rng, sizes)
     features = staged.design.map(held.z)
 
@@ -70,7 +70,7 @@ def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensi
         return log_terms(parts, held.observed(residuals), residuals).log_density
 
     def gain(scores, than):
-        # Cases far from all others would decide alone what is best for the rest.
+        # Without a limit, cases far from all others would decide alone.
         return held.weights @ np.clip(scores - than, -MOST_OF_A_CASE, MOST_OF_A_CASE)
 
     family, member, residuals = _chosen_residuals(staged, train.weights, score, gain, rng)
@@ -83,14 +83,14 @@ def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensi
 
 
 def learn_by_plan(places, data: Data, plan: Plan, rng, sizes, num_replicates: int) -> ConditionalDensity:
-    """Return the density learned from all cases, and after it draws of what it might as well have been.
+    """Return the density learned from all cases, followed by ``num_replicates`` draws around it.
 
     These have weights from a normal approximation of their posterior distribution, and residuals by a Bayesian
-    bootstrap: where few summaries are observed, the shape of their noise is what decides, and is known no better.
+    bootstrap: with few observed summaries, the shape of the residuals is decisive, and it is no less uncertain.
     """
     staged = fit_stages(data.z, data.spread.values, data.weights, rng, sizes, plan.metric, plan.precisions)
     members, now = list(candidates(staged.noise, data.weights, rng))[plan.family], staged.weights
-    residuals = members[min(plan.member, len(members) - 1)]()  # of fewer cases there may be fewer candidates
+    residuals = members[min(plan.member, len(members) - 1)]()  # fewer cases may allow fewer candidates
     polish = Polish(staged, data) if plan.rounds else None
     for _ in range(plan.rounds):
         now, residuals = _round(polish, now, residuals)
@@ -109,7 +109,7 @@ def learn_by_plan(places, data: Data, plan: Plan, rng, sizes, num_replicates: in
 
 
 def _density(places, design, found) -> ConditionalDensity:
-    """Return densities by pairs of weights and residuals, of the features that any of them uses."""
+    """Return the densities of pairs of weights and residuals, with the features that any of them uses."""
     raw = [design.raw(weights) for weights, _ in found]
     joined, coefficients = np.stack([w.joined() for w in raw]), np.stack([w.coefficients for w in raw])
     used = (joined != 0.0).any(axis=(0, 2))
@@ -120,7 +120,7 @@ def _density(places, design, found) -> ConditionalDensity:
     for weights, _ in found:
         parts = weights.entries(design.values)
         spreads = np.hstack([parts.log_sd, parts.log_rest])
-        # A polynomial in a log spread runs away where nothing was simulated.
+        # A polynomial for a log spread diverges where nothing was simulated.
         limits.append([spreads.min(axis=0) - _BEYOND, spreads.max(axis=0) + _BEYOND])
     limits, residuals = np.stack(limits, axis=1)[:, :, None], stacked([residuals for _, residuals in found])
     return ConditionalDensity(places, features, joined[:, index], coefficients, limits, residuals)
@@ -132,7 +132,7 @@ def _round(polish, weights: Weights, residuals: Residuals):
 
 
 def _polished(polish, weights, residuals, score, gain):
-    """Return how many rounds of maximization are best, and what they lead to."""
+    """Return the best number of rounds of maximization, and the weights and residuals after them."""
     best = (0, weights, residuals)
     top = score(weights, residuals)
     for number in range(1, _MAX_ROUNDS + 1):
@@ -173,7 +173,7 @@ class Polish:
         self.ends = np.cumsum([len(active) for _, _, active, *_ in self.columns])[:-1]
 
     def _columns(self, staged):
-        """Yield what ``_column`` returns, for each column of weights."""
+        """Yield the record of ``_column`` for each column of weights."""
         spread = np.exp(-2.0 * (self.design.values @ self.weights.log_sd))
         rest = np.exp(-2.0 * (self.design.values @ self.weights.log_rest))
         plain, penalty_of = self.design.plain_gram(self.cases), self.design.of_features
@@ -229,10 +229,10 @@ class Polish:
 
 
 def _column(part, number, penalty, gram, ridge=1e-8):
-    """Return what is kept of a column of weights.
+    """Return a record of one column of weights.
 
-    That is part, number, active features, their penalties, a root of the curvature, and its inverse. The curvature is
-    that of the ``gram`` matrix and the penalties, with a ``ridge`` relative to the mean of the matrix' diagonal.
+    It has the part, the number, active features, their penalties, a root of the curvature, and its inverse. Curvature
+    is the ``gram`` matrix plus the penalties, and a ``ridge`` relative to the mean diagonal entry of the matrix.
     """
     active = np.flatnonzero(np.isfinite(penalty))
     curvature = gram[np.ix_(active, active)] + np.diag(penalty[active] + ridge * np.trace(gram) / len(gram))
