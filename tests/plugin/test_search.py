@@ -16,7 +16,6 @@ from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from tests.plugin.models import learned_at
 
-
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
 

@@ -203,8 +203,8 @@ def SyntheticLikelihood(
     -----
     Summaries far from normal make the posterior wrong. Steps of this package measure by how much, without further
     simulations: a kernel estimate of the likelihood from the simulations behind the draws reweights the draws. A
-    warning gives the error of means and spreads if it is clearly above .15 posterior standard deviations.
-    :func:`sample_smc` and :func:`sample_pmc` do so by 500 new estimates, PyMC's own steps not at all; with
+    warning gives errors of means, spreads and outer quantiles above .2 posterior standard deviations.
+    :func:`sample_smc` and :func:`sample_pmc` do so by up to 1,000 new estimates, PyMC's own steps not at all; with
     ``shrinkage`` there is no such check. Transform the summaries, or use :func:`KernelABC`.
 
     The unbiased estimate is exactly zero where all simulations are far from the data, and no chain can begin there: if
