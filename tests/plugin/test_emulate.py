@@ -213,10 +213,10 @@ def test_an_emulated_hierarchy():
 
 @pytest.fixture(scope="module")
 def emulated(request):
-    """In quick tests no chain moves: their draws are about those of the posterior."""
+    """In quick tests no chain moves: their draws are some around the posterior."""
     with pytest.MonkeyPatch.context() as patch:
         if not request.config.getoption("--runslow"):
-            patch.setattr(chains.Chains, "draw", normal_draws([-0.31], [0.17]))
+            patch.setattr(chains.Chains, "draw", normal_draws([-0.31], [0.25]))
             patch.setattr(chains, "density_and_gradient", without_gradient)
         return pk.emulate(curve_model(), 40, random_seed=1, progressbar=False)
 
