@@ -23,7 +23,7 @@ ESTIMATORS = {
 @pytest.mark.parametrize("name", ESTIMATORS)
 def test_a_fit_is_its_seed_alone(name, rng):
     estimator, answer = ESTIMATORS[name]
-    data = rng.standard_normal((300, 2)), rng.standard_normal((300, 2))
+    data = rng.standard_normal((600, 2)), rng.standard_normal((600, 2))
     generator = np.random.default_rng(1)
     first, second = estimator.fit(*data, rng=1), estimator.fit(*data, rng=generator)
     generator.random(100)  # what its caller draws afterwards

@@ -30,7 +30,7 @@ def assert_exact(draws, effective):
 
 @pytest.mark.machine_code
 def test_posterior_is_the_exact_abc_posterior():
-    theta = sample(abc_model(), pk.KernelHMC, cores=1, draws=1000, tune=500)["posterior"]["theta"]
+    theta = sample(abc_model(), pk.KernelHMC, cores=1, draws=2000, tune=500)["posterior"]["theta"]
     effective = float(az.ess(theta))
     assert effective > 150
     assert_exact(theta, effective)
@@ -193,7 +193,7 @@ def test_synthetic_likelihood_of_normal_summaries_is_exact():
     with pm.Model() as model:
         theta = pm.Normal("theta", 0, 1)
         pk.SyntheticLikelihood("y", normal_simulator, theta, observed=data, summary=np.mean, num_simulations=10)
-    draws = sample(model, pk.AdaptiveMetropolis, cores=1, draws=1000, tune=300)["posterior"]["theta"]
+    draws = sample(model, pk.AdaptiveMetropolis, cores=1, draws=2000, tune=500)["posterior"]["theta"]
     effective = float(az.ess(draws))
     spread = 1.0 / np.sqrt(21.0)
     assert float(draws.mean()) == pytest.approx(20 * data.mean() / 21, abs=3.5 * spread / np.sqrt(effective))
@@ -208,7 +208,7 @@ def test_a_simulator_that_fails_is_counted_and_said():
         return np.full(size, np.nan) if trouble < 0.3 else rng.normal(theta, 1.0, size=size)
 
     with pytest.warns(UserWarning, match=r"simulations of 'y' failed .*RuntimeError: no convergence"):
-        idata = sample(abc_model(simulator=simulator), pk.AdaptiveMetropolis, cores=1, draws=800, tune=300)
+        idata = sample(abc_model(simulator=simulator), pk.AdaptiveMetropolis, cores=1, draws=1500, tune=500)
     theta = idata["posterior"]["theta"]
     # Failures do not depend on the parameter, so the posterior is the same.
     assert_exact(theta, float(az.ess(theta)))
@@ -287,7 +287,7 @@ def synthetic_model(simulator, observed, summary):
 
 def sample_with_checks(model, step):
     with model:
-        pm.sample(400, tune=200, chains=2, cores=1, step=step(), random_seed=5, progressbar=False)
+        pm.sample(1000, tune=300, chains=2, cores=1, step=step(), random_seed=5, progressbar=False)
 
 
 def rare_events(rng, theta, size):

@@ -13,24 +13,22 @@ from tests.plugin.models import STEPS, advance, exact_model, noisy_model, same_d
 pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")
 
 
+# Machine code takes seconds to make: of the quick tests one has it. Kernel HMC has it there, and learns long.
 MODELS_AND_STEPS = [
     *(pytest.param(noisy_model, name, id=f"noisy-{name}") for name in STEPS if name != "KernelHMC"),
-    *(
-        pytest.param(exact_model, name, id=f"exact-{name}", marks=pytest.mark.slow)
-        for name in STEPS
-        if name != "KernelHMC"
-    ),
     pytest.param(noisy_model, "KernelHMC", id="noisy-KernelHMC", marks=pytest.mark.slow),
+    pytest.param(exact_model, "KernelHMC", id="exact-KernelHMC", marks=pytest.mark.machine_code),
+    *(
+        pytest.param(exact_model, name, id=f"exact-{name}", marks=[pytest.mark.machine_code, pytest.mark.slow])
+        for name in ("KAMH", "AdaptiveMetropolis")
+    ),
 ]
-EXACT_KHMC = pytest.param(exact_model, "KernelHMC", id="exact-KernelHMC")
-# Machine code takes seconds to make: of the quick tests one has it. Kernel HMC has it there, and learns long.
-WITH_MACHINE_CODE = pytest.param(*EXACT_KHMC.values, id=EXACT_KHMC.id, marks=pytest.mark.machine_code)
 
 
 # -- the contract: same seed, same draws ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("model", "name"), [*MODELS_AND_STEPS, WITH_MACHINE_CODE])
+@pytest.mark.parametrize(("model", "name"), MODELS_AND_STEPS)
 def test_same_draws_for_one_and_two_cores(name, model):
     sequential = sample(model(), STEPS[name], cores=1)
     parallel = sample(model(), STEPS[name], cores=2)
@@ -74,6 +72,7 @@ def test_an_exact_density_is_evaluated_once_a_draw():
 # -- right posteriors ---------------------------------------------------------------------------------
 
 
+@pytest.mark.machine_code
 def test_constrained_and_shaped_variables():
     posterior = sample(exact_model(), pk.KernelHMC, cores=1, draws=1000, tune=600)["posterior"]
     assert (posterior["sigma"] > 0).all()
@@ -98,7 +97,7 @@ def test_noisy_normal_has_its_exact_spread(name, draws, most):
 # -- state ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("model", "name"), [*MODELS_AND_STEPS, EXACT_KHMC])
+@pytest.mark.parametrize(("model", "name"), MODELS_AND_STEPS)
 def test_an_interrupted_chain_goes_on_with_the_same_draws(name, model):
     model = model()
     with model:
