@@ -154,9 +154,28 @@ def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(monkeypatch
     good, bad = rng.normal(size=(4, 40, 1)), rng.normal(3.0, 1.0, (4, 40, 1))
     looks = iter([bad, good, good])  # of challengers, of the chains of the search, of challengers again
     monkeypatch.setattr(Chains, "draw", lambda *_, **__: (next(looks), 1.0))
-    draws, rhat = search.challengers.challenge(search.chains, good, np.zeros((6, 1)))
+    draws, rhat = search.challengers.challenge(search.chains, good, np.zeros((6, 1)), True)
     assert rhat < 1.1
     assert draws.shape == (4, 80, 1)
+
+
+@pytest.mark.parametrize("is_proper", [False, True])
+def test_challengers_keep_the_penalty_where_the_prior_is_improper(monkeypatch, is_proper):
+    """What was learned of eight places of a normal density, beside a flat prior, let them run to a billion."""
+    search = short_search(np.linspace(-3.0, 3.0, 12))
+    rng, penalties = np.random.default_rng(2), []
+    draws, others = rng.normal(size=(4, 40, 1)), rng.normal(9.0, 1.0, (6, 40, 1))
+
+    def draw(chains, **_):
+        penalties.append(float(search.penalty_share.get_value()))
+        return (draws if chains is search.chains else others), 1.0
+
+    monkeypatch.setattr(Chains, "draw", draw)
+    found, rhat = search.challengers.challenge(search.chains, draws, np.zeros((6, 1)), is_proper)
+    assert penalties == ([0.0, 1.0, 0.0] if is_proper else [1.0, 1.0, 1.0])
+    assert len(found) == (4 if is_proper else 10)
+    assert (rhat == 0.0) is is_proper
+    assert len(search.challengers.apart) == (6 if is_proper else 0)
 
 
 @pytest.mark.parametrize(("held_out", "is_challenged"), [(0.01, 1), (0.3, 0)])

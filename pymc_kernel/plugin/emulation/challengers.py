@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -39,7 +39,8 @@ class Challengers:
 
     Chains that go on may all miss a mode for good. Challengers begin as the chains of ``pm.sample`` will: around a
     draw, around the user's initial values, and at draws of the prior. They sample without the penalty, so they also end
-    in modes that are only possible; one evaluation shows whether such a mode is real.
+    in modes that are only possible; one evaluation shows whether such a mode is real. With an improper prior they keep
+    the penalty, since without it what is learned of a few places may have no finite integral.
 
     Parameters
     ----------
@@ -79,23 +80,28 @@ class Challengers:
         beyond = self.apart[:0] if self.beyond is None else self.beyond
         return {"apart": self.apart, "left_out": self.left_out.places, "beyond": beyond}
 
-    def challenge(self, chains: Chains, draws: np.ndarray, centers: Sequence) -> tuple[np.ndarray, float]:
+    def challenge(
+        self, chains: Chains, draws: np.ndarray, centers: Sequence, is_proper: bool
+    ) -> tuple[np.ndarray, float]:
         """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
+
+        ``is_proper`` is whether the prior is.
 
         Returns
         -------
         draws : ndarray (chains, n, d)
-            For a model without penalty, draws of the challengers are added if they do not agree.
+            If challengers sampled the same density, their draws are added where they do not agree.
         rhat : float
-            Of all these draws; zero with a penalty, where :meth:`modes` finds it after evaluations.
+            Of all these draws; zero if challengers had no penalty, where :meth:`modes` finds it after evaluations.
         """
+        of_same = self._penalty_share is None or not is_proper
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
-        both, rhat = self._drawn_beside(challengers, draws)
+        both, rhat = self._drawn_beside(challengers, draws, of_same)
         if not Chains.have_converged(rhat):  # maybe by chance: fifty draws each, of chains that just began
             more, _ = chains.draw()
             draws = np.concatenate([draws, more], axis=1)
-            both, rhat = self._drawn_beside(challengers, draws)
-        if self._penalty_share is None:
+            both, rhat = self._drawn_beside(challengers, draws, of_same)
+        if of_same:
             return draws if Chains.have_converged(rhat) else both, rhat
         if not Chains.have_converged(rhat):
             own, others = both[: len(draws)], both[len(draws) :]
@@ -105,9 +111,9 @@ class Challengers:
             self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
         return draws, 0.0
 
-    def _drawn_beside(self, challengers: Chains, draws: np.ndarray) -> tuple[np.ndarray, float]:
+    def _drawn_beside(self, challengers, draws, of_same):
         """Return the last of ``draws`` (chains, n, d) with as many draws of challengers after them, and their R-hat."""
-        with self._without_penalty():
+        with nullcontext() if of_same else self._without_penalty():
             others, _ = challengers.draw()
         count = min(draws.shape[1], others.shape[1])
         both = np.concatenate([draws[:, -count:], others[:, -count:]])

@@ -325,7 +325,7 @@ class Search:
                     lacking = share_beyond(self.draws, self.chains.draw_from(self.draws[:, -1]))
                     self.held_out_alone = max(self.held_out_alone, lacking)
                 else:
-                    self.draws, rhat = self.challengers.challenge(self.chains, self.draws, centers)
+                    self.draws, rhat = self.challengers.challenge(self.chains, self.draws, centers, prior.is_proper)
                     self.rhat = max(self.rhat, rhat)
                 if self.unknown.may_go_on:
                     asked = self.chains, self.draws, self._versions, self._enough
