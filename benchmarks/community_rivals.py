@@ -132,7 +132,9 @@ def _amortized(task, observed, num_draws, seed):
     return constrained_draws(model, found["place"][0].astype(float), ["theta"])["theta"]
 
 
-DRAWN_BY = {"pyabc": _accepted, "bayesflow": _amortized}
+DRAWN_BY = {
+    "NLE": partial(_learned, "NLE"), "NPE": partial(_learned, "NPE"), "ABC-SMC": _accepted, "BayesFlow": _amortized,
+}  # fmt: skip
 
 
 def run(task, number, name, limit):
@@ -146,7 +148,7 @@ def run(task, number, name, limit):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             arguments = task, observation(task, number), len(exact), number
-            draws = DRAWN_BY.get(package, partial(_learned, name))(*arguments)
+            draws = DRAWN_BY[name](*arguments)
     except TimeoutError:
         return row | {"accuracy": 1.0, "seconds": limit, "is_ended": True}
     finally:

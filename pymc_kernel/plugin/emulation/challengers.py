@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -94,14 +94,14 @@ class Challengers:
         rhat : float
             Of all these draws; zero if challengers had no penalty, where :meth:`modes` finds it after evaluations.
         """
-        of_same = self._penalty_share is None or not is_proper
+        penalty_share = self._penalty_share if is_proper else None
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
-        both, rhat = self._drawn_beside(challengers, draws, of_same)
+        both, rhat = _drawn_beside(challengers, draws, penalty_share)
         if not Chains.have_converged(rhat):  # maybe by chance: fifty draws each, of chains that just began
             more, _ = chains.draw()
             draws = np.concatenate([draws, more], axis=1)
-            both, rhat = self._drawn_beside(challengers, draws, of_same)
-        if of_same:
+            both, rhat = _drawn_beside(challengers, draws, penalty_share)
+        if penalty_share is None:
             return draws if Chains.have_converged(rhat) else both, rhat
         if not Chains.have_converged(rhat):
             own, others = both[: len(draws)], both[len(draws) :]
@@ -110,14 +110,6 @@ class Challengers:
             self.apart = others[is_apart, -1]
             self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
         return draws, 0.0
-
-    def _drawn_beside(self, challengers, draws, of_same):
-        """Return the last of ``draws`` (chains, n, d) with as many draws of challengers after them, and their R-hat."""
-        with nullcontext() if of_same else self._without_penalty():
-            others, _ = challengers.draw()
-        count = min(draws.shape[1], others.shape[1])
-        both = np.concatenate([draws[:, -count:], others[:, -count:]])
-        return both, largest_rhat(both)
 
     def note_possible(
         self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
@@ -162,7 +154,7 @@ class Challengers:
 
     def losses(self, chains: Chains, places: np.ndarray) -> np.ndarray:
         """Return by how much (n,) the penalty lowers the log density at places (n, d)."""
-        with self._without_penalty():
+        with _without(self._penalty_share):
             without = np.array([chains.log_density(x) for x in places])
         return without - np.array([chains.log_density(x) for x in places])
 
@@ -225,16 +217,27 @@ class Challengers:
         others, apart = self._compared
         return self.apart[is_mode], largest_rhat(np.concatenate([others, apart[is_mode]]))
 
-    @contextmanager
-    def _without_penalty(self) -> Iterator[None]:
-        if self._penalty_share is None:
-            yield
-            return
-        try:
-            self._penalty_share.set_value(0.0)
-            yield
-        finally:
-            self._penalty_share.set_value(1.0)
+
+def _drawn_beside(challengers, draws, penalty_share):
+    """Return the last of ``draws`` (chains, n, d) with as many draws of challengers after them, and their R-hat."""
+    with _without(penalty_share):
+        others, _ = challengers.draw()
+    count = min(draws.shape[1], others.shape[1])
+    both = np.concatenate([draws[:, -count:], others[:, -count:]])
+    return both, largest_rhat(both)
+
+
+@contextmanager
+def _without(penalty_share) -> Iterator[None]:
+    """Take the penalty away; nothing where there is none to take."""
+    if penalty_share is None:
+        yield
+        return
+    try:
+        penalty_share.set_value(0.0)
+        yield
+    finally:
+        penalty_share.set_value(1.0)
 
 
 def places_beyond(draws: np.ndarray, further: float) -> np.ndarray:
