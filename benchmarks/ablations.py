@@ -699,7 +699,7 @@ SEARCH = {
             self.particles.passed if self.by_particles else np.empty((0, self.initial.size))
         )
     },
-    "chains from elsewhere": {f"{_OF_CHALLENGERS}.challenge": lambda self, chains, draws, centers: (draws, 0.0)},
+    "chains from elsewhere": {f"{_OF_CHALLENGERS}.challenge": lambda self, chains, draws, *given: (draws, 0.0)},
     "where it may go on": {f"{_OF_CHALLENGERS}.note_possible": lambda *given: 0.0},
     "beyond the draws": {
         f"{_OF_CHALLENGERS}.note_beyond": lambda *given: None,
@@ -707,6 +707,7 @@ SEARCH = {
     },
     "least certain draws": {f"{_OF_SEARCH}._most_uncertain": lambda self: np.empty((0, self.initial.size))},
     "predicted from others": {f"{_OF_SEARCH}._held_out_distance": lambda self: 0.0},
+    "falling trend": {"plugin.emulation.emulated_model.LearnedPart.falls": False},
     "particles": {f"{_OF_SEARCH}._weigh_modes": lambda *given: False},
     "particles: on the way": {"plugin.emulation.chains.Particles.know_the_way": True},
     "particles: what they lack": {"plugin.emulation.search.share_beyond": lambda *given: 0.0},

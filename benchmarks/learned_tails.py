@@ -102,11 +102,27 @@ def _poisson(rng):
     return Problem(lambda a: rates(a)[:, 0], stats.norm(scale=3.0), likelihood, log_likelihood)
 
 
+def _of_tails(tails, rng):
+    """Return a problem whose log likelihood is learned as it is, beside a prior that is far wider."""
+    place, scale = 5.0 * rng.normal(), np.exp(rng.uniform(-1.0, 1.5))
+
+    def log_likelihood(a):
+        return tails.logpdf((a - place) / scale)
+
+    def likelihood(outputs):
+        pm.Potential("y", outputs.sum())
+
+    return Problem(lambda a: log_likelihood(a)[None], stats.norm(scale=30.0), likelihood, log_likelihood)
+
+
 FAMILIES = {
     "arctangent, Student t": _arctan,
     "logistic, normal": _logistic,
     "logistic, Bernoulli": _bernoulli,
     "peak, Poisson": _poisson,
+    "log likelihood, Student t": partial(_of_tails, stats.t(3)),
+    "log likelihood, Laplace": partial(_of_tails, stats.laplace),
+    "log likelihood, Gumbel": partial(_of_tails, stats.gumbel_l),
 }
 TABLE = harness.Table("learned-tails", HEADER, [(name,) for name in FAMILIES])
 

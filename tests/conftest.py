@@ -29,7 +29,7 @@ def pytest_collection_finish():
 
 
 def pytest_addoption(parser):
-    parser.addoption("--runslow", action="store_true", help="also run the long statistical tests")
+    parser.addoption("--runslow", action="store_true", help="also run the tests that are marked as long or slow")
 
 
 def pytest_configure(config):
@@ -48,8 +48,8 @@ def pytest_collection_modifyitems(config, items):
     if config.getoption("--runslow"):
         return
     for item in items:
-        if "slow" in item.keywords:
-            item.add_marker(pytest.mark.skip(reason="long statistical test: make test-slow"))
+        if "slow" in item.keywords or "long" in item.keywords:
+            item.add_marker(pytest.mark.skip(reason="long test: make test-slow"))
 
 
 @pytest.fixture(scope="module")

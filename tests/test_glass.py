@@ -28,6 +28,7 @@ def test_the_estimate_is_unbiased():
     assert ratios.mean() == pytest.approx(1.0, abs=4.0 * ratios.std() / np.sqrt(ratios.size))
 
 
+@pytest.mark.long
 def test_a_short_run_has_a_table_and_pictures(tmp_path, capsys):
     with pytensor.config.change_flags(mode="FAST_COMPILE"):
         hamiltonian, walk = glass.main(draws=20, tune=20, chains=2, cores=1, folder=tmp_path)

@@ -71,12 +71,18 @@ truth = center + spread * rng.standard_normal((PEOPLE, 3))
 times = simulate(rng, truth)
 
 
+BINS = np.linspace(0.0, 2.5, 26)
+
+
+def shares(own):
+    correct, wrong = (np.histogram(sign * own[sign * own > 0.0], BINS)[0] for sign in (1.0, -1.0))
+    return np.array([correct, -wrong]) / own.size
+
+
 def histograms(axes, times, **style):
-    bins = np.linspace(0.0, 2.5, 26)
     for axis, own in zip(axes.ravel(), times, strict=True):
-        for sign in (1.0, -1.0):
-            heights, _ = np.histogram(sign * own[sign * own > 0.0], bins)
-            axis.stairs(sign * heights / own.size, bins, **style)
+        for heights in shares(own):
+            axis.stairs(heights, BINS, **style)
         axis.axhline(0.0, color="black", linewidth=0.5)
 
 
@@ -167,13 +173,18 @@ figure.savefig("people.png", dpi=100)
 
 # %% [markdown]
 # With your own data the truth is unknown. Two checks are left. First, do people simulated at draws
-# from the posterior look like the data? The orange lines show forty such draws.
+# from the posterior look like the data? In each bin the orange band holds 90 % of two hundred such
+# people; the black lines are the data.
 
 # %%
+some = rng.choice(len(draws), 200, replace=False)
+predicted = np.array([[shares(own) for own in simulate(rng, draws[draw])] for draw in some])
+lows, highs = np.quantile(predicted, [0.05, 0.95], axis=0)
 figure, axes = plt.subplots(2, 5, figsize=(10, 3.6), sharex=True, sharey=True, layout="constrained")
-histograms(axes, times, fill=True, color="0.7")
-for draw in rng.choice(len(draws), 40, replace=False):
-    histograms(axes, simulate(rng, draws[draw]), color="C1", alpha=0.2)
+for axis, low, high in zip(axes.ravel(), lows, highs, strict=True):
+    for k in range(2):
+        axis.stairs(high[k], BINS, baseline=low[k], fill=True, color="C1", alpha=0.4)
+histograms(axes, times, color="black")
 figure.supxlabel("reaction time, seconds")
 figure.supylabel("share of the trials")
 figure.savefig("predicted_times.png", dpi=100)
@@ -191,7 +202,7 @@ for name in ("middle", "between"):
 
 # %% [markdown]
 # The means agree to within a fifth of a standard deviation, except for the delay, where they differ
-# by .3 and .4. The delay depends on the fastest of 150 times. More simulations would bring the two
+# by .2 and .4. The delay depends on the fastest of 150 times. More simulations would bring the two
 # answers together.
 #
 # ## From warning to fix

@@ -33,7 +33,8 @@ class FittedOutputs:
         Of the inputs.
     low, high : ndarray (k,)
         Range of (inputs - center) / scale that was learned from, plus a quarter of it on each side. Inputs beyond get
-        the outputs of the border: an extrapolated trend can create false modes.
+        the outputs of the border: an extrapolated trend can create false modes. A log likelihood follows its trend
+        where that is lower: a tail as high as the border would hold most of the mass beside a flat prior.
     rotation : ndarray (k, k)
         Scaled inputs are (inputs - center) / scale @ rotation.
     inverse_length_scale : ndarray (k,)
@@ -49,6 +50,8 @@ class FittedOutputs:
         squared amplitudes as its diagonal, and similar outputs have correlated errors.
     factor, normal : ndarray (r, r)
         Triangular: of the covariance of the points, and of the normal equations of their coefficients.
+    is_log_likelihood : bool
+        Whether the one output is a log likelihood.
     total : float
         The sum of each ``block`` consecutive outputs, where it is always the same and all are positive; else zero.
     reach : ndarray (q,)
@@ -72,6 +75,7 @@ class FittedOutputs:
     directions: np.ndarray
     factor: np.ndarray
     normal: np.ndarray
+    is_log_likelihood: bool
     total: float
     block: int
     reach: np.ndarray
@@ -85,7 +89,11 @@ class FittedOutputs:
     @one_blas_thread
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Return the outputs (n, q) at inputs (n, k)."""
-        return self._back(self._mean(self.scaled(inputs)))
+        z = self.scaled(inputs)
+        learned = self._mean(z)
+        if self.is_log_likelihood:
+            learned += np.minimum(self._trend(self.scaled(inputs, inside=False)) - self._trend(z), 0.0)
+        return self._back(learned)
 
     @one_blas_thread
     def random_at(self, inputs: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
@@ -112,7 +120,10 @@ class FittedOutputs:
 
     def _mean(self, z):
         radial = profile_of(_KERNEL, z * self.inverse_length_scale, self.points) @ self.weights
-        return radial + trend_features(z) @ self.coefficients
+        return radial + self._trend(z)
+
+    def _trend(self, z):
+        return trend_features(z) @ self.coefficients
 
     def _back(self, learned):
         with np.errstate(over="ignore"):  # far beyond all evaluations

@@ -106,12 +106,13 @@ def fit_outputs(
         for log_inputs, (log_outputs, span) in product(_both((inputs > 0.0).all(axis=0)), output_scales)
     ]
     best = min(along_axes, key=lambda way: way.loss)
-    fit = _fitted(best, (total, block))
+    kind = is_log_likelihood, total, block
+    fit = _fitted(best, kind)
     if near is None or k == 1:
         return fit
     directions = fit.directions_of_change(best.z[near])
     along_change = _way(inputs, outputs, rows, best.scales, directions, best.span, is_noisy)
-    return _fitted(along_change, (total, block)) if along_change.loss < best.loss else fit
+    return _fitted(along_change, kind) if along_change.loss < best.loss else fit
 
 
 def _way(inputs, outputs, rows, scales, rotation, span, is_noisy):
@@ -149,11 +150,12 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     moved, z = _raised(on_scale(outputs, fit.log_outputs), fit.span), fit.scaled(inputs)
     scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale, fit.rotation)
     whole = _Way(scales, place, fit.span, z, moved, fit.hyperparameters, np.nan)
+    kind = fit.is_log_likelihood, fit.total, fit.block
     predicted = np.empty_like(outputs, dtype=float)
     for fold in np.unique(folds):
         left = folds == fold
         others = whole._replace(z=z[~left], moved=moved[~left])
-        predicted[left] = _fitted(others, (fit.total, fit.block))(inputs[left])
+        predicted[left] = _fitted(others, kind)(inputs[left])
     return predicted
 
 
@@ -184,7 +186,7 @@ def _regression(z, moved):
     return Regression(z, np.ascontiguousarray(centered), np.zeros(len(z)), Gaussian())
 
 
-def _fitted(way, sums):
+def _fitted(way, kind):
     """Return the fit to all rows, carried by the rows that the others do not predict."""
     scales, (center, scale, rotation), span, z, moved, hyper, _ = way
     n = len(z)
@@ -207,7 +209,7 @@ def _fitted(way, sums):
     points = z * hyper.inverse_length_scale
     learned = hyper.inverse_length_scale, points, weights, coefficients, hyper, directions, factor[pivots], r
     reach = np.minimum(amplitude, np.ptp(moved, axis=0))
-    return FittedOutputs(*scales, center, scale, rotation, low - margin, high + margin, *learned, *sums, reach, span)
+    return FittedOutputs(*scales, center, scale, rotation, low - margin, high + margin, *learned, *kind, reach, span)
 
 
 def _trend_weights(k):

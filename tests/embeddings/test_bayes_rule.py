@@ -195,6 +195,7 @@ def test_draws_follow_two_modes():
     assert 0.35 < np.mean(draws > 0) < 0.65
 
 
+@pytest.mark.long
 def test_calibration_knows_right_from_wrong():
     z, x, u = pairs(400)
     rng = np.random.default_rng(1)

@@ -145,6 +145,18 @@ def test_a_log_likelihood_that_is_as_smooth_far_out_is_learned_as_it_is(ripples,
     assert fit_outputs(x, values, rng, is_log_likelihood=True).span == np.inf
 
 
+@pytest.mark.parametrize(("sign", "falls"), [(-1.0, True), (1.0, False)])
+def test_beyond_its_range_a_log_likelihood_may_fall_but_not_rise(sign, falls, rng):
+    """Held at the border, it would have no finite integral; a trend that rises would be a mode of its own."""
+    x = rng.uniform(-1.0, 1.0, (30, 2))
+    values, beyond = sign * (x**2).sum(axis=1, keepdims=True), np.array([[9.0, 0.3], [-9.0, 8.0]])
+    fit, plain = (fit_outputs(x, values, rng, is_log_likelihood=is_log) for is_log in (True, False))
+    at_the_border = np.clip(beyond, fit.low * fit.scale + fit.center, fit.high * fit.scale + fit.center)
+    known = beyond if falls else at_the_border
+    np.testing.assert_allclose(fit(beyond), sign * (known**2).sum(axis=1, keepdims=True), rtol=1e-3)
+    np.testing.assert_allclose(plain(beyond), plain(at_the_border))
+
+
 def test_held_out_outputs_are_those_of_a_fit_without_them(rng):
     x, folds = rng.uniform(-1.0, 1.0, (24, 2)), np.arange(24) % 3
     values = np.stack([np.sin(3.0 * x[:, 0]), x[:, 0] * x[:, 1] - 3.0], axis=1) + 0.03 * rng.normal(size=(24, 2))

@@ -89,6 +89,7 @@ def test_linear_with_correlated_noise():
 
 # Of two scales, normal residuals, or independent mixtures, are .3 off.
 @pytest.mark.parametrize("simulate", [spreading, turning, two_scales])
+@pytest.mark.long
 def test_noise_that_depends_on_the_parameters_or_on_other_noise(simulate):
     fit = fitted(simulate)
     rng, theta = fresh(2, 2000, 2)

@@ -40,6 +40,7 @@ def test_a_box(rng):
     np.testing.assert_allclose((draws < 0.5).mean(axis=0), 0.75, atol=5 * 0.45 / math.sqrt(size))
 
 
+@pytest.mark.long
 def test_the_way_in_does_not_spoil_what_is_learned(rng):
     """A regression with flat priors from zero, fifty standard deviations off: means, spreads and quantiles."""
     target = linear_regression(8)

@@ -23,17 +23,14 @@ def _running_with(settings, mode):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def short_runs(request):
+def short_runs():
     """Models are compiled to calls of NumPy, and chains on emulated models are short.
 
     Machine code of the gradient of such a model takes ten to thirty seconds where none is kept from before, and more
-    than all else in a test of what is learned. The long tests have chains and machine code as users have them.
+    than all else in a test of what is learned. The slow tests have chains and machine code as users have them.
     """
-    if request.config.getoption("--runslow"):
+    with _running_with(SHORT, "FAST_COMPILE"):
         yield
-    else:
-        with _running_with(SHORT, "FAST_COMPILE"):
-            yield
 
 
 @pytest.fixture(scope="module")
@@ -44,15 +41,19 @@ def as_users_run():
 
 @pytest.fixture(autouse=True)
 def machine_code_where_marked(request, as_users_run):
-    """Tests of many evaluations, and of what machine code does, are marked ``machine_code``."""
-    with as_users_run() if request.node.get_closest_marker("machine_code") else nullcontext():
+    """Tests of many evaluations, and of what machine code does, are marked ``machine_code``, if they are not slow."""
+    with as_users_run() if _runs_as_users(request) else nullcontext():
         yield
+
+
+def _runs_as_users(request):
+    return any(map(request.node.get_closest_marker, ("slow", "machine_code")))
 
 
 @pytest.fixture
 def no_gradients(request, monkeypatch):
     """Of tests in which no chain on an emulated model moves: its gradient takes most of the time to compile it."""
-    if not request.config.getoption("--runslow"):
+    if not _runs_as_users(request):
         monkeypatch.setattr(chains, "density_and_gradient", without_gradient)
 
 

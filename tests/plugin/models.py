@@ -1,9 +1,11 @@
 """Small models and helpers for the tests of the plugin. Functions stand at module level so that they pickle."""
 
 import itertools
+from unittest import mock
 
 import numpy as np
 import pymc as pm
+import pymc.model.core
 import pytensor.tensor as pt
 from pytensor import wrap_py
 from pytensor.graph.op import Apply, Op
@@ -109,7 +111,8 @@ def normal_draws(center, sd):
 
 def without_gradient(model, tempered=False):
     """In place of the function that NUTS calls, where no chain moves: the density alone, compiled far sooner."""
-    return model.logp_dlogp_function(ravel_inputs=True, tempered=tempered, compute_grads=False)
+    with mock.patch.object(pymc.model.core, "rewrite_pregrad", lambda terms: terms):  # there is no gradient to prepare
+        return model.logp_dlogp_function(ravel_inputs=True, tempered=tempered, compute_grads=False)
 
 
 def add_places(search, positions, kinds=()):

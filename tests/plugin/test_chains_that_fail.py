@@ -25,6 +25,7 @@ def raising_above(limit):
 
 
 @pytest.mark.parametrize(("limit", "is_said"), [(1.0, True), (20.0, False)])
+@pytest.mark.long
 def test_calls_that_raise_are_counted_and_said_where_they_are_more_than_a_few(limit, is_said, recwarn):
     with raising_above(limit):
         idata = pk.sample_khmc(400, tune=200, random_seed=1, **QUIET)

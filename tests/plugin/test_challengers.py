@@ -34,6 +34,7 @@ def short_search(places, model=None):
 
 
 @pytest.mark.parametrize("goes_far", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_a_tail_may_go_on_beyond_the_outermost_evaluation(goes_far, monkeypatch):
     monkeypatch.undo()  # chains move here, and need gradients
     places = np.concatenate([np.linspace(-3.0, 3.0, 6), np.geomspace(3.3, 60.0, 30)[: 30 * goes_far]])

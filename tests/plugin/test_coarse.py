@@ -73,6 +73,7 @@ def test_a_search_begins_at_draws_of_the_model_with_cheap_versions(made):
     assert np.abs(first - draws.mean()).max() < 6.0 * draws.std()
 
 
+@pytest.mark.long
 def test_a_cheap_version_without_a_value_at_draws_of_the_prior_is_left_out_of_the_beginning():
     with pytest.raises(ValueError, match="too few to learn from"):
         pk.emulate(

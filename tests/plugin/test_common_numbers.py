@@ -32,6 +32,7 @@ def abc_model(reuse_noise):
 
 
 @pytest.mark.machine_code
+@pytest.mark.long
 def test_the_posterior_stays_exact():
     """Chains agree on mean zero and spread one: small Monte Carlo errors, and within 3.5 of them."""
     theta = sample(wavy_model(), pk.KAMH, cores=1, draws=4000, tune=500)["posterior"]["theta"].values

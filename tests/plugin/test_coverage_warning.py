@@ -51,6 +51,7 @@ def test_chains_that_share_a_surrogate_say_it_once(caplog, monkeypatch):
     assert np.isfinite(judged[0]).all()
 
 
+@pytest.mark.long
 def test_chains_on_a_ridge_whose_ends_they_have_not_reached_say_so(caplog):
     """The first coordinate has a standard deviation of 100; chains that begin near zero do not get there."""
     run = {"tune": 300, "chains": 1, "initvals": {"x": [0.0, 0.0]}, "random_seed": 1, "progressbar": False}

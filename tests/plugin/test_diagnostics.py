@@ -159,6 +159,7 @@ def test_a_single_sample_dimension(small):
     assert Selection(run, model=model, sample_dims=["sample"]).stats["lp"].shape == (1, 300)
 
 
+@pytest.mark.long
 def test_diagnose_says_it_in_words(small, capsys):
     model, idata = small
     assert not pk.diagnose(idata, model=model)

@@ -241,6 +241,7 @@ def test_chains_on_an_emulated_model_have_its_posterior(emulated):
     assert float(idata["posterior"]["rate"].std()) == pytest.approx(sd, rel=0.15)
 
 
+@pytest.mark.long
 def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods(emulated):
     """PyMC refuses all of these for a model with initial values of its own."""
     position = emulated.emulation.draws[0]
@@ -332,6 +333,7 @@ def test_exact_draws_along_a_crude_model():
 
 
 @pytest.mark.usefixtures("no_gradients")
+@pytest.mark.long
 def test_the_last_evaluations_are_learned_too(give_draws):
     give_draws([-0.35], [0.15])
     emulated = pk.emulate(
@@ -347,6 +349,7 @@ def test_the_last_evaluations_are_learned_too(give_draws):
     np.testing.assert_allclose(learned, found.log_density[last], atol=0.001)
 
 
+@pytest.mark.long
 def test_exact_draws_are_the_same_for_any_number_of_cores(emulated):
     model = curve_model()
 

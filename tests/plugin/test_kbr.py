@@ -47,6 +47,7 @@ def test_same_seed_same_draws_and_simulations_can_be_kept():
     xr.testing.assert_equal(first["posterior"].to_dataset(), again["posterior"].to_dataset())
 
 
+@pytest.mark.long
 def test_summary_makes_long_data_short():
     """A posterior of a fortieth of the prior: too wide from 1,000 simulations, which is said."""
     rng = np.random.default_rng(0)
@@ -63,6 +64,7 @@ def test_summary_makes_long_data_short():
     assert float(posterior["sigma"].mean()) == pytest.approx(0.7, abs=0.15)
 
 
+@pytest.mark.long
 def test_failures_that_depend_on_the_parameter_are_evidence():
     """Nine in ten simulations fail for positive parameters: the data y = 0 then speak for negative ones.
 
@@ -83,6 +85,7 @@ def test_failures_that_depend_on_the_parameter_are_evidence():
     assert float((draws > 0).mean()) < 0.25
 
 
+@pytest.mark.long
 def test_a_rule_of_ones_own_answers_other_observations():
     settings = KernelBayesRule(num_basis=100)
     _, rule = pk.sample_kbr(
@@ -104,6 +107,7 @@ def test_mistakes_are_named():
         pk.sample_kbr(simulations=xr.DataTree.from_dict({"prior": xr.Dataset()}), model=model)
 
 
+@pytest.mark.long
 def test_learned_features_find_what_matters():
     """Twenty columns of which one matters, and not in a straight line: distances do not see it, a network does."""
     rng = np.random.default_rng(0)
@@ -124,6 +128,7 @@ def test_learned_features_find_what_matters():
         pk.LearnedFeatures(batch_size=8)
 
 
+@pytest.mark.long
 def test_information_that_is_lost_is_said():
     """The spread of eight normal numbers, given as they are: a regression on them does not see their squares."""
     with pm.Model():
@@ -156,6 +161,7 @@ def test_draws_beside_a_thin_posterior_are_said():
     assert float(opinion["second_opinion_outside"]) == pytest.approx(1.0 - inside, abs=0.15)
 
 
+@pytest.mark.long
 def test_a_warning_proposes_to_summarize_long_raw_data():
     with pm.Model() as model:
         pm.Normal("y", pm.Normal("theta"), 1.0, observed=np.linspace(-1.0, 1.0, 30))

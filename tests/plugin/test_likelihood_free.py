@@ -163,6 +163,7 @@ def test_a_simulator_that_always_fails_is_said():
         pk.sample_likelihood_free(num_simulations=40, rounds=1, model=conjugate_model(simulate=broken), **QUIET)
 
 
+@pytest.mark.long
 def test_a_posterior_that_is_too_narrow_is_said_with_the_figure():
     """A value and its square: the learned density takes them for two."""
     with pytest.warns(UserWarning, match="posteriors of theta are too narrow: true values spread") as said:
@@ -188,6 +189,7 @@ def test_what_folds_say_in_words():
     assert likelihood_free._words_of(Checks(right, np.full(2, 0.4), 0.01), ["a", "b"]) == []
 
 
+@pytest.mark.long
 def test_data_that_no_simulation_is_like_are_said():
     with pytest.warns(UserWarning, match="should not be trusted: the data are in a place"):
         idata = pk.sample_likelihood_free(

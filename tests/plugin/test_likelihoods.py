@@ -119,6 +119,7 @@ def test_a_gradient_is_refused():
 
 
 @pytest.mark.machine_code
+@pytest.mark.long
 def test_an_estimate_for_each_observation_and_predictive_draws():
     """y_i ~ N(theta, 2): the latent half of the noise is averaged over. Exact by conjugacy."""
     y = np.random.default_rng(1).normal(1.0, np.sqrt(2.0), size=6)

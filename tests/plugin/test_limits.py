@@ -89,6 +89,7 @@ def test_learned_probabilities_have_a_density_everywhere():
     assert not np.isfinite([search.chains.log_density(x) for x in places]).all(), "else this shows nothing"
 
 
+@pytest.mark.long
 def test_chains_begin_where_the_emulated_model_has_a_density(monkeypatch):
     monkeypatch.setattr(Search, "_find_limits", lambda self: None)
     search = learned_at(logistic_model(), np.linspace(-4.0, 4.0, 7)[:, None])

@@ -14,6 +14,7 @@ QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
 @pytest.mark.filterwarnings("ignore:.*the surrogate is not used")  # it is learned from few values here
 @pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
+@pytest.mark.long
 def test_same_draws_for_one_and_two_cores(model):
     found = []
     for cores, seed in ((1, 3), (2, 3), (1, 4)):

@@ -54,6 +54,7 @@ def test_weights_are_normalized_and_rows_agree():
 
 
 @pytest.mark.filterwarnings("ignore:The weights have a Pareto shape")
+@pytest.mark.long
 def test_a_noisy_likelihood():
     model = noisy_model()
     idata = sample(model, draws=600)
@@ -131,6 +132,7 @@ def test_settings_are_checked(settings, error, message):
         sample(conjugate_model(), **settings)
 
 
+@pytest.mark.long
 def test_priors_that_round_to_their_bounds():
     with pm.Model() as model:
         p = pm.Beta("p", 0.1, 0.1)

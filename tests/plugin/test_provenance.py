@@ -62,6 +62,7 @@ def test_exact_densities_have_no_statistics_of_noise():
     assert not {"log_estimate_variance", "failed_share_y"} & set(idata["sample_stats"].data_vars)
 
 
+@pytest.mark.long
 def test_moves_of_each_kind_are_counted_by_name(tmp_path, capsys):
     with exact_model():
         idata = pk.sample_khmc(200, tune=300, chains=2, random_seed=1, progressbar=False, cores=1,

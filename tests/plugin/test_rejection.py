@@ -33,6 +33,7 @@ def test_posterior_of_a_normal_model():
     assert (idata["posterior"]["unused"] > 0).all()
 
 
+@pytest.mark.long
 def test_without_adjustment_a_large_epsilon_shows():
     model = normal_model()
     settings = {"model": model, "quantile": 0.5, "summary": mean_of, "num_simulations": 4000} | QUIET
@@ -69,6 +70,7 @@ def test_few_simulations_are_said():
         pk.sample_abc(model=model, num_simulations=150, **QUIET)
 
 
+@pytest.mark.long
 def test_draws_are_reproducible_and_chains_as_far_apart_as_sixty_simulations_make_them():
     """Means of sixty draws have standard errors of an eighth of their spread, whatever is resampled from them."""
     settings = {"model": normal_model(), "draws": 1000, "num_simulations": 2000, "summary": mean_of} | QUIET

@@ -33,6 +33,7 @@ def decays(box):
     return model, rates
 
 
+@pytest.mark.long
 def test_nuts_beside_kernel_hmc_does_not_call_the_black_box_again():
     box = decay()
     model, rates = decays(box)

@@ -180,6 +180,18 @@ def test_a_term_of_the_log_density_is_learned_as_a_log_likelihood(likelihood, ex
     assert (search.fits[0][0][0].span < np.inf) is expected
 
 
+@pytest.mark.parametrize("sign", [-1.0, 1.0])
+def test_far_from_all_evaluations_a_learned_log_likelihood_falls_but_does_not_rise(sign, rng):
+    box = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray(sign * (x @ x)))
+    with pm.Model() as model:
+        pm.Potential("loglike", box(pm.Flat("x", shape=2)))
+    search, far = learned_at(model, rng.uniform(-1.0, 1.0, (40, 2))), np.array([[30.0, 0.3], [-30.0, 20.0]])
+    expected = search.fits[0][0][0](far)[:, 0]
+    assert (expected < (-800.0 if sign < 0.0 else 5.0)).all()
+    search.penalty_share.set_value(0.0)
+    np.testing.assert_allclose([search.chains.log_density(x) for x in far], expected)
+
+
 def test_how_far_a_cheap_log_likelihood_is_off_is_no_log_likelihood(rng):
     with pm.Model() as model:
         _a_potential(pm.Normal("x", 0.0, 2.0, shape=2))

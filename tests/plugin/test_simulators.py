@@ -36,6 +36,7 @@ def test_posterior_is_the_exact_abc_posterior():
     assert_exact(theta, effective)
 
 
+@pytest.mark.long
 def test_sequential_monte_carlo_finds_it_too():
     idata = pk.sample_smc(500, pk.KASMC, model=abc_model(), chains=2, cores=1, random_seed=3, progressbar=False)
     assert_exact(idata["posterior"]["theta"], 300.0)
@@ -44,6 +45,7 @@ def test_sequential_monte_carlo_finds_it_too():
     np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], expected, atol=0.2)
 
 
+@pytest.mark.long
 def test_sequential_monte_carlo_says_its_bandwidths(tmp_path):
     idata, again = (
         pk.sample_smc(
@@ -101,6 +103,7 @@ def long_model(num_observed=50, prior_spread=10.0, simulator=normal_simulator, *
     return model
 
 
+@pytest.mark.long
 def test_without_epsilon_the_posterior_is_nearly_that_of_the_summaries(tmp_path):
     model = long_model(summary=np.mean, num_pilot=1000)
     one = sample(model, pk.AdaptiveMetropolis, cores=1, draws=1500, tune=300)
@@ -307,6 +310,7 @@ def test_summaries_that_are_not_normal_where_the_posterior_is_are_said(caplog):
     assert "above the true one" in said[0]
 
 
+@pytest.mark.long
 def test_samplers_say_it_once_and_so_does_the_report_of_any_draws(capsys, caplog):
     with none_of_thirty() as model:
         with pytest.warns(UserWarning, match=r"'y' are taken for normal.*the mean of theta is .* above the true one"):
@@ -316,6 +320,7 @@ def test_samplers_say_it_once_and_so_does_the_report_of_any_draws(capsys, caplog
     assert "'y' are taken for normal" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_normal_summaries_are_not_spoken_of(caplog):
     model = synthetic_model(normal_simulator, np.full(5, 0.7), np.mean)
     sample_with_checks(model, pk.AdaptiveMetropolis)

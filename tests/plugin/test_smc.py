@@ -60,6 +60,7 @@ def same(one, other):
     ) and np.array_equal(one["smc_stats"]["log_evidence"], other["smc_stats"]["log_evidence"])
 
 
+@pytest.mark.long
 def test_same_draws_for_one_and_two_cores():
     """The noisy case is the harder one, of the kernel that learns most."""
     one = sample(noisy_model(), pk.KernelHMCSMC, draws=60)

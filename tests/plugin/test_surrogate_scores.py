@@ -74,6 +74,7 @@ def test_repeated_draws_and_long_runs_cost_no_more(rng, monkeypatch):
     assert pk.ksd_test(tree(x), model=model, score="surrogate").learned.score_error < 0.2
 
 
+@pytest.mark.long
 def test_summary_and_diagnose_say_what_the_score_is_worth(rng, capsys):
     model, _ = black_box()
     x = bent_draws(rng, 4, 100)
@@ -89,6 +90,7 @@ def test_summary_and_diagnose_say_what_the_score_is_worth(rng, capsys):
     assert "scores of a surrogate, learned from 400 log densities" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_a_poor_surrogate_gives_no_verdict(rng, capsys):
     """Too few draws for a density in ten dimensions that is bent in all of them."""
     with pm.Model() as model:
@@ -110,6 +112,7 @@ def test_a_poor_surrogate_gives_no_verdict(rng, capsys):
         pk.stein_thin(idata, 5, model=model, score="surrogate")
 
 
+@pytest.mark.long
 def test_estimated_likelihoods_are_judged_by_the_estimates_that_were_accepted(rng):
     """Of a chain that is right, and of one that lacks a part; estimates with log-normal noise as they are accepted."""
     theta = rng.standard_normal((4, 300))

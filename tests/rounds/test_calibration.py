@@ -205,6 +205,7 @@ def rounds_of(simulate, prior, observed, seed, number=300, **settings):
     return run(config, simulate, prior, np.array(observed), np.random.default_rng(seed))
 
 
+@pytest.mark.long
 def test_rounded_data_have_the_probability_of_a_match():
     """Noise is a tenth of the rounding, so that a density of the rounded numbers is a poor likelihood."""
     prior = NormalPrior(np.zeros(1), np.array([2.0]))
@@ -273,6 +274,7 @@ def test_no_event_leaves_no_tail(seed):
     assert np.mean(draws > np.interp(0.999, cumulated, grid) + 0.7) < 0.002
 
 
+@pytest.mark.long
 def test_failures_that_depend_on_the_parameters_are_part_of_the_likelihood():
     def simulate(rng, parameters):
         summaries = rng.normal(parameters, 0.5)

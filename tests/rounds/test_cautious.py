@@ -60,6 +60,7 @@ def narrow():
     return run(rounds, simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
 
 
+@pytest.mark.long
 def test_rounds_close_in_on_a_narrow_posterior(narrow):
     precision = UNIT**2 / PRIOR.spread**2 + 0.02**-2.0
     mean = (PRIOR.mean * UNIT / PRIOR.spread**2 + np.array([1.3, 2.2]) * 0.02**-2.0) / precision
@@ -81,6 +82,7 @@ def test_a_round_never_goes_where_few_simulations_count(narrow):
     assert powers[0] < 0.3  # a fiftieth of the prior in two dimensions holds none of a hundred simulations
 
 
+@pytest.mark.long
 def test_far_simulations_are_kept_where_one_shape_fits_all():
     rounds = CautiousRounds(300, 3, Quadratic(), FAST)
     _, state = run(rounds, simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
@@ -88,6 +90,7 @@ def test_far_simulations_are_kept_where_one_shape_fits_all():
     assert state.rounds[2].num_near == 300
 
 
+@pytest.mark.long
 def test_far_simulations_are_left_out_where_they_mislead():
     """A quadratic fits the sine around its observation, not over three of its periods."""
 

@@ -60,6 +60,7 @@ def test_moves_are_accepted_by_the_proposal_ratio():
     assert all(info.acceptance == 0.0 for info in history)
 
 
+@pytest.mark.long
 def test_the_evidence_is_unbiased_with_a_fixed_schedule_and_a_noisy_likelihood():
     """Nothing is learned, so the mean of the estimates is the evidence; noise of standard deviation 0.7 in the log."""
     plain = smc.Walk(learn_covariance=False, learn_scale=False, scale=0.7)

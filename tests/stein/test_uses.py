@@ -30,6 +30,7 @@ def test_thinned_draws_fit_better_than_evenly_spaced_ones(rng):
     assert (chosen >= 200).mean() > 0.9
 
 
+@pytest.mark.long
 def test_control_functionals_are_right_and_better(rng):
     """Means over 20 repetitions: no bias, and at most a fifth of the plain variance for smooth functions."""
     errors = []
@@ -75,6 +76,7 @@ def test_two_sample_statistics_equal_the_definition(rng, kernel):
 
 
 @pytest.mark.parametrize(("correlation", "n"), [(0.0, 300), pytest.param(0.9, 2000, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_two_sample_level_and_power(correlation, n):
     rng = np.random.default_rng(9)
     level, power = [], []

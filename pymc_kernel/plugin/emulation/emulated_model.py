@@ -38,7 +38,7 @@ class LearnedPart:
     """
 
     def __init__(self, part: Part, name: str):
-        self._part, self._name = part, name
+        self.part, self._name = part, name
         k, q = part.like.sizes
         sizes = {
             "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "rotation": (k, k), "low": (k,),
@@ -65,7 +65,7 @@ class LearnedPart:
 
         A row has one error, or one for each output.
         """
-        self._errors = Errors(self._part.functions, self._name, (self._part.like.sizes[0], num_errors))
+        self._errors = Errors(self.part.functions, self._name, (self.part.like.sizes[0], num_errors))
 
     def renew(
         self,
@@ -104,7 +104,7 @@ class LearnedPart:
 
     def __call__(self, inputs):
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
-        functions, block = self._part.functions, self._part.like.block
+        functions, block = self.part.functions, self.part.like.block
         of = of_rows(self._shared, functions)
         axes = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
         z = self._rotated(axes, of)
@@ -113,17 +113,17 @@ class LearnedPart:
         if self._errors is not None:
             errors = self._errors(z, z * of["inverse_length_scale"])
             self.loss = 0.5 * (errors**2).sum()
-        z = self._rotated(pt.clip(axes, of["low"], of["high"]), of)
-        s, points = z * of["inverse_length_scale"], of["points"]
-        rows, columns = np.triu_indices(inputs.type.shape[1])
-        features = pt.concatenate([pt.ones((z.shape[0], 1)), z, z[:, rows] * z[:, columns]], axis=1)
-        if self._part.num_functions == 1:
+        inside = self._rotated(pt.clip(axes, of["low"], of["high"]), of)
+        s, points = inside * of["inverse_length_scale"], of["points"]
+        trend = self._trend(inside, of)
+        if self.falls:
+            trend = pt.minimum(trend, self._trend(z, of))
+        if self.part.num_functions == 1:
             squared = pt.maximum(squared_distances(s, points), 0.0)
-            learned = pt.exp(-0.5 * squared) @ of["weights"] + features @ of["coefficients"]
+            learned = pt.exp(-0.5 * squared) @ of["weights"] + trend
         else:
             squared = ((s[:, None, :] - points) ** 2).sum(axis=2)
-            learned = (pt.exp(-0.5 * squared)[:, :, None] * of["weights"]).sum(axis=1)
-            learned += (features[:, :, None] * of["coefficients"]).sum(axis=1)
+            learned = (pt.exp(-0.5 * squared)[:, :, None] * of["weights"]).sum(axis=1) + trend
         if self.shift is not None:
             learned += self.shift * errors
         outputs = _where(of["log_outputs"], pt.exp, learned)
@@ -133,15 +133,28 @@ class LearnedPart:
         outputs = pt.switch(has_total, outputs * of["total"] / sums, outputs)
         return pt.switch(is_failed[:, None], np.nan, outputs)
 
+    @property
+    def falls(self) -> bool:
+        """Whether, beyond the range learned from, outputs follow their trend where it is lower than at the border."""
+        return self.part.is_term
+
+    def _trend(self, z, of):
+        """Return the trends (b, q) at scaled inputs (b, k)."""
+        rows, columns = np.triu_indices(z.type.shape[1])
+        features = pt.concatenate([pt.ones((z.shape[0], 1)), z, z[:, rows] * z[:, columns]], axis=1)
+        if self.part.num_functions == 1:
+            return features @ of["coefficients"]
+        return (features[:, :, None] * of["coefficients"]).sum(axis=1)
+
     def _rotated(self, axes, of):
         """Return scaled inputs (b, k), rotated for a single row; several rows are learned along their own inputs."""
-        return axes @ of["rotation"] if self._part.is_row else axes
+        return axes @ of["rotation"] if self.part.is_row else axes
 
     def _is_next_to_failed(self, s, of):
         """Return for each row (b, k) whether the nearest of the known places is one at which the function failed."""
         nearest = ((s[:, None, :] - of["known"]) ** 2).sum(axis=2).argmin(axis=1)
         failed = of["is_failed"]
-        return (failed[nearest] if self._part.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
+        return (failed[nearest] if self.part.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
 
 
 def _log(values):

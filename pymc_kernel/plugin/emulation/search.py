@@ -74,6 +74,7 @@ class Search:
         self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
         self.unknown = unknown = self.given.unknown
         for part, learned in zip(unknown.parts, self.learned, strict=True):
+            learned.part = part  # with ``is_term``
             if part.has_penalty:
                 learned.lose_what_is_not_known(part.like.sizes[1] if part.is_row_of_outputs else 1)
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
