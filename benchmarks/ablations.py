@@ -32,19 +32,23 @@ likelihoods: those of the drawn posteriors, an error in nats (a standard deviati
 
 ``search``: what ``pk.emulate`` and ``sample_surrogate`` evaluate and draw, on log likelihoods and outputs: modes apart
 (``benchmarks/learned_modes.py``), tails (``benchmarks/learned_tails.py``), two models of
-``benchmarks/learned_parts.py``, and the drawn posteriors by ``sample_surrogate`` with 50 (d + 2) evaluations at most.
+``benchmarks/learned_parts.py``, normal posteriors beside ``pm.Flat``, and the drawn posteriors by ``sample_surrogate``
+with 50 (d + 2) evaluations at most.
 Of each: right, silent, error (of the mass below exact quantiles; of parts and drawn posteriors in posterior standard
 deviations), how many evaluations were made, and seconds of processor time.
 """
 
 import contextlib
 import time
+import warnings
 from functools import partial
 from unittest import mock
 
 import numpy as np
 import pymc as pm
+import pytensor.tensor as pt
 import xarray as xr
+from pytensor import wrap_py
 from scipy import stats
 from scipy.special import expit
 
@@ -718,6 +722,7 @@ SEARCHED = {
     "tails": tuple(learned_tails.FAMILIES),
     "drawn": ("bend", "funnel", "heavy", "mixture", "spike", "kink", "hierarchy", "regression", "noise"),
     "parts": ("hares and lynx, 8 parameters", "sensor in a regression, 34 parameters"),
+    "flat": ("normal, from starts", "normal"),
 }
 #: Group -> its script, and in its rows the error, what is judged, and how large that is at most where it is right.
 _SCRIPTS = {
@@ -732,6 +737,26 @@ SEARCH_ROWS = harness.Rows(
 )
 
 
+def _beside_a_flat_prior(family, seed):
+    """Return the same of a normal posterior of two to six correlated parameters, by default or from twelve wide starts."""
+    rng = np.random.default_rng([seed, 7])
+    d = int(rng.integers(2, 7))
+    root = rng.normal(size=(d, d + 2))
+    center, covariance = 3.0 * rng.normal(size=d), root @ root.T
+    density, spread = stats.multivariate_normal(center, covariance), np.sqrt(np.diag(covariance))
+    start = center + 4.0 * spread * rng.normal(size=(12, d)) if family.endswith("starts") else None
+    with pm.Model(), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        x = pm.Flat("x", shape=d)
+        pm.Potential("y", wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray(density.logpdf(x)))(x))
+        idata = pk.sample_surrogate(start=start, random_seed=seed, progressbar=False)
+    draws = (idata["posterior"]["x"].values.reshape(-1, d) - center) / spread
+    error = max(np.abs(draws.mean(axis=0)).max(), np.abs(draws.std(axis=0) - 1.0).max())
+    is_right, is_said = error <= learned_parts.OFF, bool(measures.said_by_emulation(said))
+    evaluations = int(idata["sample_stats"]["num_evaluations"])
+    return [is_right, not (is_right or is_said), np.log(error), np.log(evaluations)]
+
+
 def _searched(group, family, seed):
     """Return right, silent, and logarithms of error and evaluations of one search."""
     if group in _SCRIPTS:
@@ -739,6 +764,8 @@ def _searched(group, family, seed):
         row = script.one_run(family, seed)
         is_right, is_said = row[judged] <= most, row["said"] or row["rhat"] > STUCK
         return [is_right, not is_right and not is_said, np.log(row[error]), np.log(row["evaluations"])]
+    if group == "flat":
+        return _beside_a_flat_prior(family, seed)
     kept = {}
 
     def call(model):

@@ -178,7 +178,7 @@ print(learned["round_stats"].to_dataset()[["num_simulations", "power", "change"]
 #
 # *off* is the difference of the means in exact standard deviations, and *width* is the ratio of
 # standard deviations. The kernel adds its own width, so the posterior of `KernelABC` is wider than
-# the exact one. The learned likelihood has the right width from a few thousand times fewer.
+# the exact one. The learned likelihood has nearly the right width from 5,000 times fewer.
 # Its means are off because five sums carry less information than fourteen days; with ten thousand
 # simulations they are off by the same amount.
 
