@@ -738,7 +738,7 @@ SEARCH_ROWS = harness.Rows(
 
 
 def _beside_a_flat_prior(family, seed):
-    """Return the same of a normal posterior of two to six correlated parameters, by default or from twelve wide starts."""
+    """Return the same of a normal posterior of two to six correlated parameters, by default or from wide starts."""
     rng = np.random.default_rng([seed, 7])
     d = int(rng.integers(2, 7))
     root = rng.normal(size=(d, d + 2))

@@ -66,7 +66,7 @@ def test_estimates_from_dependent_summaries_are_zero_however_they_round(seed):
     assert np.isfinite(log_synthetic(found[:2, :2], OBSERVED, 0.5))
 
 
-@pytest.mark.parametrize("m", [7, 15])
+@pytest.mark.parametrize("m", [7, pytest.param(15, marks=pytest.mark.long)])
 def test_unbiased_normal_density(m):
     """And the plug-in estimate is seen to be biased."""
     rng = np.random.default_rng(3)

@@ -93,6 +93,7 @@ def test_same_draws_for_any_cores(made):
     np.testing.assert_array_equal(one.posterior["effect"].values, two.posterior["effect"].values)
 
 
+@pytest.mark.long
 def test_noise_follows_the_seed():
     """Of estimates of which too few succeed to learn from."""
 

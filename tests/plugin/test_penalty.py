@@ -110,7 +110,14 @@ def _latent(y, outputs, spread):
 
 
 @pytest.mark.parametrize(
-    "likelihood", [_normal, pytest.param(_heavy_tails, marks=pytest.mark.slow), _censored, _potential, _latent]
+    "likelihood",
+    [
+        _normal,
+        pytest.param(_heavy_tails, marks=pytest.mark.slow),
+        pytest.param(_censored, marks=pytest.mark.long),
+        _potential,
+        pytest.param(_latent, marks=pytest.mark.long),
+    ],
 )
 def test_on_average_so_much_is_lost_by_errors(likelihood, monkeypatch):
     """By the true density with outputs that are off by errors of both signs."""

@@ -256,6 +256,7 @@ def curve(collection, name, **chosen):
     return one["x"], one["y"]
 
 
+@pytest.mark.long
 def test_no_density_beyond_a_bound(bounded):
     model, tree = bounded
     posterior = tree["posterior"].to_dataset()

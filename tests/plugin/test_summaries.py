@@ -30,6 +30,7 @@ def assert_right(idata):
     assert np.quantile(theta, [0.05, 0.95]) == pytest.approx([3.02 - 0.116, 3.02 + 0.116], abs=0.06)
 
 
+@pytest.mark.long
 def test_the_summary_of_a_block_is_that_of_kernel_bayes_rule_and_of_rejection():
     model = long_data_model(epsilon=0.1)
     simulations = pk.simulate(800, model=model, **QUIET)

@@ -29,7 +29,7 @@ def run(seed, config, num_particles=300, iterations=12, log_density=log_density)
     return state, history
 
 
-@pytest.mark.parametrize("weights", ["mixture", "own"])
+@pytest.mark.parametrize("weights", ["mixture", pytest.param("own", marks=pytest.mark.long)])
 def test_every_iteration_is_unbiased_with_a_noisy_density(weights):
     """Given its proposals, the mean weight of an iteration has the evidence as its expectation; noise sd 0.5."""
     config = P.Config(weights=weights, surrogate=Finite(num_features=30, regularization=1e-2))

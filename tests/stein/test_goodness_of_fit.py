@@ -25,6 +25,7 @@ def test_level_for_correlated_draws(correlation):
     assert 0.02 <= np.mean(found <= 0.05) <= 0.08
 
 
+@pytest.mark.long
 def test_several_chains_have_signs_of_their_own():
     """Thirty short chains: p-values with a mean of 1/2, of a standard error of .032; shared signs give .6."""
 
