@@ -1,9 +1,10 @@
 """Posteriors of one parameter: ``pk.emulate`` against the exact distribution function, known by quadrature.
 
 A seed draws data and noise. Of two families the posterior has a tail that the prior alone ends, since the function is
-saturated there; of two others the outputs are probabilities or rates, many of which are next to their limits. An
-answer is wrong where the mass of 4,000 draws of ``pm.sample`` below an exact quantile (5, 25, 50, 75, 95 %) is off by
-more than .05, the tolerance of ``pk.emulate``; Monte Carlo errors of such shares are about .02.
+saturated there; of two others the outputs are probabilities or rates, many of which are next to their limits; of three
+the log likelihood is learned whole, with long tails, beside a prior that is far wider. An answer is wrong where the
+mass of 4,000 draws of ``pm.sample`` below an exact quantile (5, 25, 50, 75, 95 %) is off by more than .05, the
+tolerance of ``pk.emulate``; Monte Carlo errors of such shares are about .02.
 """
 
 import logging

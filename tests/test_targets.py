@@ -25,7 +25,7 @@ TARGETS = [
 @pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
 def test_draws_come_from_the_density(target, rng):
     """E[grad log p . v + div v] = 0 for smooth fields v (Stein), by central differences of the density."""
-    x = target.sample(rng, 700)
+    x = target.sample(rng, 1500)
     spread = x.std(axis=0)
     slopes = central_differences(lambda places: np.array([target.log_density(p) for p in places]), x)
     for i, slope in enumerate(slopes.T):

@@ -90,10 +90,10 @@ class FittedOutputs:
     def __call__(self, inputs: np.ndarray) -> np.ndarray:
         """Return the outputs (n, q) at inputs (n, k)."""
         z = self.scaled(inputs)
-        learned = self._mean(z)
+        trend = self._trend(z)
         if self.is_log_likelihood:
-            learned += np.minimum(self._trend(self.scaled(inputs, inside=False)) - self._trend(z), 0.0)
-        return self._back(learned)
+            trend = np.minimum(trend, self._trend(self.scaled(inputs, inside=False)))
+        return self._back(self._radial(z) + trend)
 
     @one_blas_thread
     def random_at(self, inputs: np.ndarray) -> Callable[[np.random.Generator], np.ndarray]:
@@ -119,8 +119,10 @@ class FittedOutputs:
         return np.linalg.svd(slopes, full_matrices=False)[0]
 
     def _mean(self, z):
-        radial = profile_of(_KERNEL, z * self.inverse_length_scale, self.points) @ self.weights
-        return radial + self._trend(z)
+        return self._radial(z) + self._trend(z)
+
+    def _radial(self, z):
+        return profile_of(_KERNEL, z * self.inverse_length_scale, self.points) @ self.weights
 
     def _trend(self, z):
         return trend_features(z) @ self.coefficients

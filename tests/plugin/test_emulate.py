@@ -212,10 +212,11 @@ def test_an_emulated_hierarchy():
 
 
 @pytest.fixture(scope="module")
-def emulated(request):
+def emulated(request, as_users_run):
     """In quick tests no chain moves: their draws are some around the posterior."""
-    with pytest.MonkeyPatch.context() as patch:
-        if not request.config.getoption("--runslow"):
+    is_slow = request.config.getoption("--runslow")
+    with as_users_run() if is_slow else pytest.MonkeyPatch.context() as patch:
+        if not is_slow:
             patch.setattr(chains.Chains, "draw", normal_draws([-0.31], [0.25]))
             patch.setattr(chains, "density_and_gradient", without_gradient)
         return pk.emulate(curve_model(), 40, random_seed=1, progressbar=False)
