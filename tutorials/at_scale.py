@@ -151,9 +151,9 @@ with model:
 print(az.summary(few))
 
 # %% [markdown]
-# NumPy's overflow warnings come from points far outside all evaluations, where the surrogate
-# extrapolates to values too large for a floating-point number. Such points are tried, but they have
-# no part in the posterior.
+# If NumPy warns of an overflow here, it comes from points far outside all evaluations, where the
+# surrogate extrapolates to values too large for a floating-point number. Such points are tried, but
+# they have no part in the posterior.
 #
 # The draws are from the surrogate, and the result says how far they are from the posterior.
 # `distance` is the total variation distance between the joint distributions. It is estimated by

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
-from difflib import get_close_matches
-from functools import wraps
-from inspect import Parameter, signature
+from inspect import signature
 
 import numpy as np
 from pytensor.graph.basic import Variable
@@ -39,25 +37,3 @@ def check_executor(executor: Executor | int | None) -> None:
             "executor must be None, a number of processes, or have the methods of concurrent.futures.Executor "
             f"(for Dask: client.get_executor()); got {executor!r}."
         )
-
-
-def explain_arguments[**P, R](function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function so that errors about unknown keywords or too many positional arguments say what to do."""
-    name, known = function.__name__, signature(function).parameters
-    by_place = [n for n, one in known.items() if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
-
-    @wraps(function)
-    def checked(*args: P.args, **kwargs: P.kwargs) -> R:
-        for given in kwargs:
-            if given not in known:
-                alike = get_close_matches(given, known, n=1, cutoff=0.5)  # such as ``random_seed`` for ``seed``
-                meant = f"; do you mean {alike[0]}=?" if alike else "."
-                raise TypeError(f"{name} has no argument {given!r}{meant} It takes {', '.join(known)}.")
-        if len(args) > len(by_place):
-            raise TypeError(
-                f"{name} takes {len(by_place)} arguments without a name ({', '.join(by_place)}), got {len(args)}: name "
-                f"the others, as in {list(known)[len(by_place)]}={args[len(by_place)]!r}."
-            )
-        return function(*args, **kwargs)
-
-    return checked

@@ -10,7 +10,7 @@ import xarray as xr
 from pymc.stats.convergence import log_warnings, run_convergence_checks
 
 from pymc_kernel.mcmc.kernel_hmc import TUNE
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.emulation.emulate import TOLERANCE, check_search, learn, search_of
 from pymc_kernel.plugin.emulation.exact_step import TARGET_ACCEPT, EmulatedNUTS
 from pymc_kernel.plugin.model.unconstrained import constrained_draws, data_groups, draws_group
@@ -19,7 +19,6 @@ from pymc_kernel.plugin.warn import STATUS_FLAGS, report
 _RESERVED = {"evaluation", "coordinate", "position", "log_density", "status"}
 
 
-@explain_arguments
 def sample_surrogate(
     draws: int = 1000,
     *,

@@ -9,14 +9,13 @@ import xarray as xr
 
 from pymc_kernel.embeddings import FittedRule, KernelBayesRule
 from pymc_kernel.embeddings.kernel_mean import smoothed_draws
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, judged, second_opinion
 
 _MANY_NUMBERS = 20  # of raw data, above which a warning proposes to summarize them
 
 
-@explain_arguments
 def sample_kbr(
     draws: int = 1000,
     *,

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 
 from pymc_kernel.likelihood_free import LearnedLikelihood, WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names, draws_group, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
@@ -34,7 +34,6 @@ _CHANCE = 3.0  # binomial standard errors that count as chance
 _REMEMBERED = 0.5  # correlation of particles with their positions before the last moves, above which to warn
 
 
-@explain_arguments
 @says_what_evidence_lacks
 def sample_likelihood_free(
     draws: int = 1000,

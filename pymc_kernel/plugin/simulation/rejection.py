@@ -9,14 +9,13 @@ import xarray as xr
 from pymc_kernel.embeddings.kernel_mean import resample
 from pymc_kernel.kernels.points import robust_scales
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
-from pymc_kernel.plugin.arguments import RandomSeed, check_whole, explain_arguments
+from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, Weighted, judged, second_opinion
 
 _FEWEST_A_SLOPE = 10  # accepted simulations for each coefficient of the adjustment, at least
 
 
-@explain_arguments
 def sample_abc(
     draws: int | None = None,
     *,
