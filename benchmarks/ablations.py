@@ -30,6 +30,9 @@ posterior twice as wide. Solvers with 40 outputs (sums of exponentials, oscillat
 root mean square error at draws of a normal approximation to the posterior, in units of the noise of the data. Log
 likelihoods: those of the drawn posteriors, an error in nats (a standard deviation).
 
+``rounds``: ``sample_likelihood_free`` by default, judged as the drawn posteriors are, on the same simulators, and where
+the data are one small count, so that many simulations give just these.
+
 ``search``: what ``pk.emulate`` and ``sample_surrogate`` evaluate and draw, on log likelihoods and outputs: modes apart
 (``benchmarks/learned_modes.py``), tails (``benchmarks/learned_tails.py``), two models of
 ``benchmarks/learned_parts.py``, normal posteriors beside ``pm.Flat``, and the drawn posteriors by ``sample_surrogate``
@@ -60,7 +63,8 @@ from benchmarks.posteriors.drawn import drawn
 from benchmarks.posteriors.exact import PROBABILITIES
 from benchmarks.posteriors.judge import compared, judge, split_names
 from benchmarks.sbibm_tasks import PLAIN, TASKS
-from benchmarks.simulated_problems import exact_draws, problem_of
+from benchmarks.simulated_problems import FAMILIES as SIMULATORS
+from benchmarks.simulated_problems import MATCHED, exact_draws, problem_of
 from benchmarks.targets import linear_regression
 from pymc_kernel import smc, stein
 from pymc_kernel.emulation import fit_outputs
@@ -69,6 +73,7 @@ from pymc_kernel.likelihood_free.learned_likelihood import choices, residuals
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
 from pymc_kernel.mcmc import kernel_hmc
+from pymc_kernel.mcmc.chain_checks import KnownPlaces
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
@@ -216,14 +221,42 @@ def _row(name, problems, outcomes, are_logs=False):
 CURVED = ("bend", "funnel", "heavy", "product", "ring", "hierarchy")
 SHAPES = ("bend", "funnel", "heavy", "correlated", "mixture", "spike", "kink", "wall", "skewed", "ring")
 POSTERIORS = (*SHAPES, "hierarchy", "regression", "logistic", "product", "noise")
+PARTICLES_GROUPS = {"curved": CURVED, "others": tuple(f for f in SHAPES if f not in CURVED)}
+KHMC_GROUPS = {
+    "curved": CURVED,
+    "modes": ("mixture",),
+    "others": tuple(f for f in POSTERIORS if f not in (*CURVED, "mixture")),
+}
 MEASURES = ("right", "silent", "error", "size", "seconds")
 _LOGARITHMIC = ("error", "size", "seconds")
 
+
+def _walks_or_trajectories(state, fit, config):
+    """Return the state with a new surrogate, where all moves that do not go along it are walks."""
+    share = config.exploring_share
+    return _with_fit(state, fit, config)._replace(shares=(share, 1.0 - share, 0.0))
+
+
+def _walk_or_trajectories(jumps, exploring_share):
+    """Return the shares of walk and trajectories: the walk's alone, where its mean squared jump was larger."""
+    far = jumps[:, :-1].sum(axis=1) / np.maximum(jumps[:, -1], 1.0)
+    share = exploring_share if far[1] >= far[0] else 1.0
+    return share, 1.0 - share, 0.0
+
+
+_with_fit = kernel_hmc.with_fit
 #: Mechanism -> what stands in place of names of modules when it is off.
 KHMC = {
+    "differences": {
+        "mcmc.kernel_hmc.with_fit": _walks_or_trajectories,
+        "mcmc.kernel_hmc.farthest_shares": _walk_or_trajectories,
+    },
     "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
     "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},
+    "climbs from draws of the prior": {
+        "plugin.model.priors.other_hills": lambda places, *given: KnownPlaces(places.positions[:0], np.empty(0))
+    },
 }
 
 
@@ -259,11 +292,11 @@ def _without(patches):
         yield
 
 
-def _truth(posterior):
+def _truth(exact, has_moments=True):
     truth = {}
-    for name, draws in posterior.exact.items():
+    for name, draws in exact.items():
         for entry, values in split_names(name, draws[None]).items():
-            moments = (values.mean(), values.std()) if posterior.has_moments else (np.nan, np.nan)
+            moments = (values.mean(), values.std()) if has_moments else (np.nan, np.nan)
             truth[entry] = np.array([*moments, *np.quantile(values, PROBABILITIES)])
     return truth
 
@@ -299,7 +332,7 @@ def _khmc(step, settings, seed, kept, model):
 def khmc_outcome(family, seed, names):
     """Return the measures of each mechanism's absence, the first with all of them, (names + 1, measures)."""
     posterior = drawn(family, seed)
-    truth, num_exact = _truth(posterior), len(next(iter(posterior.exact.values())))
+    truth, num_exact = _truth(posterior.exact, posterior.has_moments), len(next(iter(posterior.exact.values())))
     model = posterior.make()
     with model:
         step = pk.KernelHMC()
@@ -333,7 +366,7 @@ def _particles(evaluate, prior, kind, settings, seed, kept, model):
 def particles_outcome(family, seed):
     """Return the same of particles: for each kind of moves with all mechanisms, then without each."""
     posterior = drawn(family, seed)
-    truth, num_exact = _truth(posterior), len(next(iter(posterior.exact.values())))
+    truth, num_exact = _truth(posterior.exact, posterior.has_moments), len(next(iter(posterior.exact.values())))
     model = posterior.make()
     evaluate = compile_particle_density(model, "ablation", None)
     prior = pm.draw(model["x"], draws=1000, random_seed=seed)
@@ -408,22 +441,24 @@ def evidence_rows(first, repetitions, jobs):
                 yield _row(f"evidence: {name}", f"{problems}: {measure}", found[:, [0, k + 1], m], are_logs=True)
 
 
-def _sampler_rows(found, families, columns):
+def _sampler_rows(found, families, columns, groups):
     """Yield rows of mechanisms, (name, column with, column without), from found (problems, columns, measures)."""
     for name, on, off in columns:
-        for group, is_curved in (("curved", True), ("others", False)):
-            rows = [i for i, family in enumerate(families) if (family in CURVED) == is_curved]
+        for group, own in groups.items():
+            rows = [i for i, family in enumerate(families) if family in own]
             for m, measure in enumerate(MEASURES):
                 pair = found[rows][:, [on, off], m]
                 yield _row(name, f"{group}: {measure}", pair[np.isfinite(pair).all(axis=1)], measure in _LOGARITHMIC)
 
 
-def khmc_rows(first, repetitions, jobs):
+def khmc_rows(first, repetitions, jobs, names=tuple(KHMC), groups=tuple(KHMC_GROUPS)):
     """Yield rows of ``sample_khmc``."""
-    asked = [(family, seed, tuple(KHMC)) for seed in range(first, first + repetitions) for family in POSTERIORS]
+    families = [family for group in groups for family in KHMC_GROUPS[group]]
+    asked = [(family, seed, names) for seed in range(first, first + repetitions) for family in families]
     found = np.array(list(harness.results(khmc_outcome, asked, jobs)))
-    columns = [(f"khmc: {name}", 0, k + 1) for k, name in enumerate(KHMC)]
-    yield from _sampler_rows(found, [family for family, *_ in asked], columns)
+    columns = [(f"khmc: {name}", 0, k + 1) for k, name in enumerate(names)]
+    own = {group: KHMC_GROUPS[group] for group in groups}
+    yield from _sampler_rows(found, [family for family, *_ in asked], columns, own)
 
 
 def particles_rows(first, repetitions, jobs):
@@ -434,7 +469,7 @@ def particles_rows(first, repetitions, jobs):
     for kind, mechanisms in PARTICLES.items():
         columns += [(f"{kind.__name__}: {name}", at, at + k + 1) for k, name in enumerate(mechanisms)]
         at += 1 + len(mechanisms)
-    yield from _sampler_rows(found, [family for family, _ in asked], columns)
+    yield from _sampler_rows(found, [family for family, _ in asked], columns, PARTICLES_GROUPS)
 
 
 def burn_in_outcome(seed):
@@ -688,6 +723,60 @@ def outputs_rows(first, repetitions, jobs):
             yield _row(f"outputs: {name}", f"{group}: error", found[:, [0, m + 1]], are_logs=True)
 
 
+# -- rounds of simulations -------------------------------------------------------------------------------
+
+#: Mechanism -> what stands in place of names of modules when it is off.
+ROUNDS = {
+    "simulations from afar": {"rounds.cautious.CautiousRounds._far_ones_help": lambda *given: False},
+    "matches": {"rounds.cautious.choose_match": lambda likelihood, folds, *given: (likelihood, folds)},
+    "bound of rare matches": {
+        "rounds.local_likelihood.Match.log_probability": lambda self, parameters, by_density: (
+            self.drawn or self.estimate
+        ).log_probability(parameters)
+    },
+}
+#: Group -> families, and mechanisms that can act there.
+ROUNDED = {
+    **{group: (families, ("simulations from afar",)) for group, families in SIMULATED.items() if group != "community"},
+    "single counts": (tuple(MATCHED), tuple(ROUNDS)),
+}
+OF_ROUNDS = ("right", "silent", "error", "seconds")
+
+
+def rounds_outcome(family, seed, names):
+    """Return the measures of ``sample_likelihood_free`` by default, then without each mechanism, (names + 1, 4)."""
+    problem, _, _, observed = problem_of(family, seed, 1, {**SIMULATORS, **MATCHED})
+    exact = {"z": exact_draws(problem, observed, np.random.default_rng(seed))}
+    truth, num_exact = _truth(exact), len(exact["z"])
+    call = partial(zoo.SAMPLERS["sample_likelihood_free"][0], seed=seed)
+    found = []
+    for patches in ({}, *(ROUNDS[name] for name in names)):
+        begun = time.process_time()
+        with _without(patches):
+            row = zoo.measured(lambda: fresh.simulator_model(problem, observed), call, truth, "")
+        log_seconds = np.log(time.process_time() - begun)
+        if "summary" not in row:
+            print(family, seed, patches.keys(), row["raised"], flush=True)
+            found.append([False, False, np.nan, log_seconds])
+            continue
+        verdict = judge(row["summary"], truth, row["rhat"], row["said"], num_exact)
+        log_error = np.log(_largest_error(row["summary"], truth))
+        found.append([verdict.outcome == "right", verdict.outcome == "silent", log_error, log_seconds])
+    return np.array(found, dtype=float)
+
+
+def rounds_rows(first, repetitions, jobs):
+    """Yield rows of rounds of simulations."""
+    for group, (families, names) in ROUNDED.items():
+        asked = [(family, seed, names) for seed in range(first, first + repetitions) for family in families]
+        found = np.array(list(harness.results(rounds_outcome, asked, jobs)))
+        for k, name in enumerate(names):
+            for m, measure in enumerate(OF_ROUNDS):
+                pair = found[:, [0, k + 1], m]
+                pair = pair[np.isfinite(pair).all(axis=1)]
+                yield _row(f"rounds: {name}", f"{group}: {measure}", pair, measure in _LOGARITHMIC)
+
+
 # -- searches on emulated models ---------------------------------------------------------------------------
 
 _OF_SEARCH = "plugin.emulation.search.Search"
@@ -827,7 +916,7 @@ def _told(row):
 
 #: Part of the package -> mechanisms, problems, and the function of first seed, repetitions and jobs that yields rows.
 FAR = ("from far away: error", "from far away: size")
-PROBLEMS = tuple(f"{group}: {measure}" for group in ("curved", "others") for measure in MEASURES)
+PROBLEMS = tuple(f"{group}: {measure}" for group in KHMC_GROUPS for measure in MEASURES)
 PARTS = {
     "stein": (STEIN, (*(f"wrong draws, {family}" for family in FAMILIES), "right draws"), stein_rows),
     "khmc": ([f"khmc: {name}" for name in KHMC], PROBLEMS, khmc_rows),
@@ -852,6 +941,11 @@ PARTS = {
         [f"{group}: {measure}" for group in SEARCHED for measure in _OF_SEARCHES],
         search_rows,
     ),
+    "rounds": (
+        [f"rounds: {name}" for name in ROUNDS],
+        [f"{group}: {measure}" for group in ROUNDED for measure in OF_ROUNDS],
+        rounds_rows,
+    ),
     "evidence": (
         [f"evidence: {name}" for name in PARTICLES[moves.Walk]],
         [f"{problems}: {measure}" for problems in EVIDENCE for measure in ("error", "evaluations")],
@@ -866,16 +960,17 @@ TABLE = harness.Table(
 
 
 def main(
-    parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, mechanisms=(*LIKELIHOOD, *SEARCH),
-    groups=(*SIMULATED, *SEARCHED),
+    parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, mechanisms=(*KHMC, *LIKELIHOOD, *SEARCH),
+    groups=(*KHMC_GROUPS, *SIMULATED, *SEARCHED),
 ):  # fmt: skip
     """Print the rows of the parts, and write them to the table.
 
-    Of ``likelihood`` and ``search`` those of the ``mechanisms`` and of ``groups`` of problems.
+    Of ``khmc``, ``likelihood`` and ``search`` those of the ``mechanisms`` and of ``groups`` of problems.
     """
+    chosen = {"khmc": (KHMC, KHMC_GROUPS), "likelihood": (LIKELIHOOD, SIMULATED), "search": (SEARCH, SEARCHED)}
     of_part = {
         part: (tuple(m for m in known if m in mechanisms), tuple(g for g in known_groups if g in groups))
-        for part, known, known_groups in (("likelihood", LIKELIHOOD, SIMULATED), ("search", SEARCH, SEARCHED))
+        for part, (known, known_groups) in chosen.items()
     }
     for part in parts:
         rows = []

@@ -37,7 +37,8 @@ _FROM_SIMULATIONS = {name: zoo.SAMPLERS[name] for name in ("sample_likelihood_fr
 SAMPLERS = {**_FROM_DENSITIES, **_FROM_SIMULATIONS}
 
 
-def _simulator_model(problem, observed):
+def simulator_model(problem, observed):
+    """Return the model of a simulated problem and its data."""
     with pm.Model() as model:
         z = pm.Normal("z", 0.0, 1.0, shape=problem.width)
         pm.Simulator("y", lambda rng, z, size: problem.simulate(rng, z[None])[0], z, observed=observed)
@@ -52,7 +53,7 @@ def _posterior(family, seed):
         make, exact, has_moments = made.make, made.exact, made.has_moments
     else:
         problem, _, _, observed = problem_of(family, seed, 1)
-        make, has_moments = partial(_simulator_model, problem, observed), True
+        make, has_moments = partial(simulator_model, problem, observed), True
         exact = {"z": exact_draws(problem, observed, np.random.default_rng(seed))}
     truth = {}
     for name, draws in exact.items():

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import expit, gammaln, xlogy
 
-__all__ = ["FAMILIES", "Problem", "exact_draws", "problem_of"]
+__all__ = ["FAMILIES", "MATCHED", "Problem", "exact_draws", "problem_of"]
 
 _NUM_PRIOR, _NUM_WALKERS, _NUM_STEPS = 200_000, 2000, 120  # half of the steps are kept
 
@@ -99,6 +99,21 @@ def proportions(rng):
     return Problem(2, lambda rng, z: rng.binomial(20, expit(shift + z @ slopes)).astype(float), log_likelihood)
 
 
+def tally(rng):
+    """One number of events in a short time, or of successes in three trials: many simulations give just the data."""
+    slopes, shift, is_rate = rng.standard_normal((2, 1)), rng.uniform(-1.0, 0.5), rng.random() < 0.5
+
+    def simulate(rng, z):
+        along = shift + z @ slopes
+        return (rng.poisson(np.exp(along)) if is_rate else rng.binomial(3, expit(along))).astype(float)
+
+    def log_likelihood(z, x):
+        along = (shift + z @ slopes)[:, 0]
+        return x * along - (np.exp(along) if is_rate else 3.0 * np.logaddexp(0.0, along))
+
+    return Problem(2, simulate, log_likelihood)
+
+
 def gamma_sample(rng):
     """A gamma sample of unknown shape and scale, by its sufficient summaries."""
     size = int(rng.integers(5, 30))
@@ -179,6 +194,7 @@ def useless(rng):
 
 _ALL = (linear, bends, growth, modes, counts, proportions, gamma_sample, edge, autoregression, heavy_tails, useless)
 FAMILIES = {family.__name__: family for family in _ALL}
+MATCHED = {"tally": tally}
 
 
 def problem_of(family: str, seed: int, num_simulations: int, families: Mapping[str, Callable] = FAMILIES):

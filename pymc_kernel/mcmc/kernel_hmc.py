@@ -8,7 +8,9 @@ leapfrog trajectories along it, and accepts with the true log density or a kept 
   the surrogate's density (Liu 2001, section 9.4.3). Step size, length and number of the trajectories are chosen on the
   surrogate, without evaluations. Where it is good, draws are nearly independent, for one evaluation each.
 - A share of the moves are those of adaptive Metropolis, so that a bad surrogate costs efficiency, but neither
-  correctness nor irreducibility.
+  correctness nor irreducibility; and as many add the difference of two earlier draws, as in differential evolution (ter
+  Braak and Vrugt 2008), since neither of the other two goes from mode to mode. The shares after tuning are those with
+  which the slowest coordinate goes farthest.
 - Until the log density has stopped rising nothing is learned about the posterior, see ``burn_in``.
 - After tuning all is frozen, and each draw reports its log weight, density over surrogate: see ``chain_checks``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
@@ -20,11 +22,14 @@ are scheduled. After tuning every chain is a Markov chain of its own that leaves
 """
 
 import math
+from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 import numpy as np
+from scipy.optimize import linprog
 
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
@@ -44,8 +49,8 @@ from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
 
 #: Kinds of moves.
-MOVES = ("walk", "trajectories")
-WALK, TRAJECTORIES = MOVES
+MOVES = ("walk", "trajectories", "differences")
+WALK, TRAJECTORIES, DIFFERENCES = MOVES
 
 _NUM_VISITED = 4000  # places remembered
 _GROWTH = 1.15  # of the number of draws from one fit to the next
@@ -64,7 +69,7 @@ class Config:
     surrogate
         One of ``pymc_kernel.scores``: ``Values``, or a score-matching estimator (``Lite``, ``Finite``, ``Nystrom``).
     exploring_share : float
-        Share of random-walk moves in (0, 1].
+        Share of moves that do not go along the surrogate, in (0, 1]: half by the random walk, half by differences.
     max_steps : int
         Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
     target_accept : float or "auto"
@@ -99,9 +104,9 @@ class State(NamedTuple):
     evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
-    worth: np.ndarray  # (2,) mean squared jumps of walk and trajectories times acceptance, of the latest moves
+    jumps: np.ndarray  # (3, d + 1) of each kind of moves: squared jumps, summed by coordinate, and how many moves
     fit: SurrogateFit | None = None
-    walk_share: float = 1.0  # of moves; one until there is a surrogate
+    shares: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of the kinds of moves; all walks until there is a surrogate
     iteration: int = 0  # of the adaptation
     num_learned: int = 0  # draws that the walk's covariance is learned from: those since the burn-in
     num_fits: int = 0
@@ -120,7 +125,7 @@ class Info(NamedTuple):
     move: str  # one of ``MOVES``
     energy_error: float  # minus the log acceptance ratio
     num_steps: int  # leapfrog steps
-    squared_jump: float = 0.0  # of the proposal, in units of the walk's covariance, times acceptance probability
+    squared_jumps: np.ndarray  # (d,) to the proposal times acceptance probability, in the walk's coordinates
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
@@ -130,7 +135,7 @@ def init(position, log_density: float, config: Config) -> State:
     position, log_density, d = first.position, first.log_density, first.position.size
     evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
     visited, arrival = empty_history(_NUM_VISITED, d), burn_in.Arrival(d)
-    return State(position, log_density, first, evaluated, visited, arrival, np.zeros(2))
+    return State(position, log_density, first, evaluated, visited, arrival, np.zeros((len(MOVES), d + 1)))
 
 
 # -- one draw -------------------------------------------------------------------------------------------
@@ -142,10 +147,10 @@ def step(
     """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
     With everything learned held fixed, each kind of move leaves the target invariant, and so does their mixture:
-    the walk is symmetric, a chain of trajectories is reversible with respect to the surrogate.
+    walk and differences are symmetric, a chain of trajectories is reversible with respect to the surrogate.
     """
-    origin = state.position
-    move = WALK if rng.random() < state.walk_share else TRAJECTORIES
+    origin, scale = state.position, 1.0
+    move = MOVES[bisect(list(accumulate(state.shares[:-1])), rng.random())]
     num_steps, log_ratio = 0, 0.0
     if move == WALK:
         scale = math.exp(state.walk.log_scale)
@@ -153,23 +158,26 @@ def step(
         if state.walk.iteration >= state.walk.noise.next_probe:
             here = state.walk._replace(position=origin, log_density=state.log_density)
             state = state._replace(walk=walk.probed(here, log_density))
+    elif move == DIFFERENCES:
+        one, other = state.fit.archive[rng.integers(len(state.fit.archive), size=2)]
+        place = origin + (one - other)
     else:
         scale = state.fit.step_size
         place, log_ratio, num_steps = (one[0] for one in along(rng, origin[None], state.fit))
-    if np.array_equal(place, origin):  # the surrogate's own chain may stay where it was
+    if np.array_equal(place, origin):  # the surrogate's own chain may stay where it was, and draws may be equal
         proposed, gain, accepted, probability = state.log_density, 0.0, False, 1.0
     else:
         proposed = log_density(place) if np.isfinite(place).all() else -math.inf
         gain = proposed - state.log_density + float(log_ratio)
         accepted, probability = metropolis_accept(rng, gain)
     state = decided(state, accepted, position=place, log_density=proposed)
-    away = to_unit(state.walk.factor, origin, place[None])[0] if probability > 0.0 else np.zeros(1)
-    jump, weight = probability * float(away @ away), _log_weight(state)
-    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jump, weight)
+    away = to_unit(state.walk.factor, origin, place[None])[0] if probability > 0.0 else np.zeros(origin.size)
+    jumps, weight = probability * away**2, _log_weight(state)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jumps, weight)
 
 
 def _log_weight(state):
-    if not (state.is_weighed and state.fit is not None and state.walk_share < 1.0):
+    if not (state.is_weighed and state.shares[1] == max(state.shares)):
         return math.nan
     here = to_unit(state.fit.factor, state.fit.mean, state.position[None])[0]
     return state.log_density - value_and_score(here, state.fit.expansion, np.empty_like(here))
@@ -179,8 +187,8 @@ def _log_weight(state):
 
 
 def is_dropped(state: State) -> bool:
-    """Return whether there is a surrogate that no move goes along: after tuning, if the walk moved farther."""
-    return state.fit is not None and state.walk_share == 1.0
+    """Return whether there is a surrogate that no move goes along: after tuning, if the walk moved farthest."""
+    return state.fit is not None and state.shares[1] == 0.0 and state.shares[0] > state.shares[2]
 
 
 def enough_tuning(num_dims: int) -> int:
@@ -226,9 +234,9 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
-    worth, k = state.worth.copy(), MOVES.index(info.move)
-    worth[k] += (info.squared_jump - worth[k]) / _MEMORY
-    state = state._replace(evaluated=evaluated, worth=worth, iteration=state.iteration + 1)
+    jumps, k = state.jumps.copy(), MOVES.index(info.move)
+    jumps[k] = (1.0 - 1.0 / _MEMORY) * jumps[k] + np.append(info.squared_jumps, 1.0)
+    state = state._replace(evaluated=evaluated, jumps=jumps, iteration=state.iteration + 1)
     return _learn_shape(state, info, config) if state.arrival is None else _burn_in_draw(state, info, config)
 
 
@@ -273,17 +281,35 @@ def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
     """Return the state with a new surrogate, along which most moves go from now on."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
-    return state._replace(fit=fit, walk_share=config.exploring_share, num_fits=state.num_fits + 1, walk=shape)
+    # Before the first fit, walks had a shape of their own.
+    jumps = np.zeros_like(state.jumps) if state.fit is None else state.jumps
+    rest = 0.5 * config.exploring_share
+    shares = (rest, 1.0 - config.exploring_share, rest)
+    return state._replace(fit=fit, shares=shares, jumps=jumps, num_fits=state.num_fits + 1, walk=shape)
+
+
+def farthest_shares(jumps: np.ndarray, exploring_share: float) -> tuple[float, float, float]:
+    """Return the shares of the kinds of moves with which a chain goes farthest in its slowest coordinate.
+
+    Mean squared jumps of a mixture are those of its kinds times their shares, and a chain is as slow as its slowest
+    coordinate, such as that from mode to mode. So the shares solve a linear program. Walk and differences have half of
+    the ``exploring_share`` each, at least. ``jumps`` (3, d + 1) are those of a :class:`State`.
+    """
+    far = jumps[:, :-1] / np.maximum(jumps[:, -1:], 1.0)
+    d, rest = far.shape[1], 0.5 * exploring_share
+    slower = np.column_stack([-far.T, np.ones(d)])  # the last unknown is at most what each coordinate has
+    bounds = [(rest, 1.0), (0.0, 1.0), (rest, 1.0), (0.0, None)]
+    found = linprog([0.0, 0.0, 0.0, -1.0], slower, np.zeros(d), [[1.0, 1.0, 1.0, 0.0]], [1.0], bounds).x
+    return tuple(found[:3].tolist())
 
 
 def finish(state: State, config: Config) -> State:
     """Return the state for sampling after tuning, without what only learning needs.
 
-    A surrogate along which the chain moved less far than by the walk is not used: at the walls of a box one proposal
-    in a hundred is accepted.
+    A surrogate whose moves add nothing is not used: at the walls of a box one proposal in a hundred is accepted.
     """
-    if state.worth[1] < state.worth[0]:
-        state = state._replace(walk_share=1.0)
+    if state.fit is not None:
+        state = state._replace(shares=farthest_shares(state.jumps, config.exploring_share))
     settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))
     evaluated = empty_history(0, state.position.size + 1)
     return state._replace(evaluated=evaluated, walk=settled, is_weighed=not config.noisy)
@@ -325,5 +351,5 @@ def frozen(states: Sequence[State], config: Config) -> State:
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     shape = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    worth = np.mean([s.worth for s in states], axis=0)
-    return finish(states[0]._replace(walk=shape, worth=worth, rejections=0), config)
+    jumps = np.sum([s.jumps for s in states], axis=0)
+    return finish(states[0]._replace(walk=shape, jumps=jumps, rejections=0), config)

@@ -45,6 +45,7 @@ class SurrogateFit(NamedTuple):
     chain_length: int  # trajectories of a proposal
     learned: Learned
     shape: Shape  # of the draws
+    archive: np.ndarray | None = None  # (m, d), draws whose differences are moves; None for particles
 
 
 @compiled
@@ -178,7 +179,8 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     )  # fmt: skip
     if learned is None:
         return None
-    return tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)._replace(shape=shape)
+    found = tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)
+    return found._replace(shape=shape, archive=draws)
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:

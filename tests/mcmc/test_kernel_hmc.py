@@ -14,10 +14,15 @@ from tests.mcmc.chains import misled, moved, run
 from tests.reference.bananas import BANANA, worst_p_value
 
 
+def only(kind):
+    """Return shares of moves that are all of one kind."""
+    return tuple(float(move == kind) for move in kh.MOVES)
+
+
 @pytest.mark.parametrize("kind", kh.MOVES)
 def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
     state, config = misled(rng, S.Values())
-    state, accepted = state._replace(walk_share=float(kind == kh.WALK)), []
+    state, accepted = state._replace(shares=only(kind)), []
 
     def step(*given):
         after, info = kh.step(*given, config)
@@ -70,7 +75,7 @@ def test_fits_become_rarer_and_end_before_tuning_does():
 def test_nothing_changes_after_tuning(rng):
     config = kh.Config()
     _, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), tune=300, draws=1)
-    assert state.walk_share == config.exploring_share
+    assert state.shares == (0.05, 0.9, 0.05)
     later = state
     for _ in range(50):
         later, info = kh.step(rng, later, lambda x: -0.5 * x @ x, config)
@@ -78,7 +83,64 @@ def test_nothing_changes_after_tuning(rng):
     assert later.fit is state.fit
     assert later.visited is state.visited
     assert later.walk is state.walk
-    assert later.walk_share == state.walk_share
+    assert later.shares == state.shares
+
+
+@pytest.mark.parametrize(
+    ("far", "shares"),
+    [
+        ([[1.0, 2.0], [2.0, 3.0], [0.5, 0.5]], (0.05, 0.9, 0.05)),
+        ([[1.0, 2.0], [0.1, 1.0], [0.6, 0.5]], (0.95, 0.0, 0.05)),
+        ([[0.1, 0.2], [0.0, 2.0], [0.5, 0.5]], (0.05, 0.0, 0.95)),
+        ([[0.0, 0.0], [0.0, 2.0], [2.0, 0.5]], (0.05, 0.95 * 3.0 / 7.0, 0.95 * 4.0 / 7.0)),
+    ],
+)
+def test_shares_of_moves_are_those_with_which_the_slowest_coordinate_goes_farthest(far, shares, rng):
+    """However often each kind moved while tuning; a surrogate whose moves add nothing is not used.
+
+    Draws have weights where most moves go along it.
+    """
+    state, config = misled(rng, S.Values())
+    jumps = np.column_stack([far, np.ones(3)]) * [[40.0], [50.0], [5.0]]
+    after = kh.finish(state._replace(jumps=jumps), config)
+    assert after.shares == pytest.approx(shares)
+    assert kh.is_dropped(after) == (shares[0] > 0.5)
+    _, info = kh.step(rng, after, BANANA.log_density, config)
+    assert math.isfinite(info.log_weight) == (shares[1] == 0.9)
+
+
+def test_jumps_before_the_first_surrogate_do_not_count(rng):
+    """Until then the walk of each chain has a shape of its own."""
+    state, config = misled(rng, S.Values())
+    state = state._replace(jumps=np.ones((3, 3)))
+    assert (kh.with_fit(state._replace(fit=None), state.fit, config).jumps == 0.0).all()
+    assert (kh.with_fit(state, state.fit, config).jumps == 1.0).all()
+
+
+def test_chains_go_from_mode_to_mode(rng):
+    """Two normals, twelve standard deviations apart, with a third and two thirds of the mass; a chain is in each."""
+    config, centers = kh.Config(), np.array([[-6.0, 0.0], [6.0, 0.0]])
+
+    def log_density(x):
+        return np.logaddexp(*(np.log([1.0, 2.0]) - 0.5 * ((x - centers) ** 2).sum(axis=1)))
+
+    states = [kh.init(center, log_density(center), config) for center in centers]
+    *before, last = kh.stretches(2, 600)
+    for num_draws in before:
+        states = [kh.run(rng, state, log_density, config, num_draws, lambda _: None) for state in states]
+        states = kh.fit_together(rng, states, config)
+    states = [kh.run(rng, state, log_density, config, last, lambda _: None) for state in states]
+    learned = kh.frozen(states, config)
+    assert learned.shares[kh.MOVES.index(kh.DIFFERENCES)] > 0.5
+    for center in centers:
+        state, draws = kh.relocate(learned, center, log_density(center)), []
+        for _ in range(2000):
+            state, _ = kh.step(rng, state, log_density, config)
+            draws.append(state.position)
+        draws = np.array(draws)
+        assert abs((draws[:, 0] > 0.0).mean() - 2.0 / 3.0) < 0.12  # four standard errors
+        np.testing.assert_allclose(np.abs(draws[:, 0]).std(), 1.0, atol=0.15)
+        np.testing.assert_allclose(draws[:, 1].std(), 1.0, atol=0.15)
 
 
 def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):

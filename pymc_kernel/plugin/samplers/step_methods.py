@@ -184,8 +184,8 @@ _ESTIMATORS = {
 }
 #: The warning about a surrogate that was learned and is not used.
 DROPPED = (
-    "the surrogate is not used: while tuning, moves along it did not go as far as the random walk's, which makes all "
-    "draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
+    "the surrogate is not used: while tuning, no moves went as far as the random walk's, which makes most draws now. "
+    "Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
 )
 
 
@@ -201,8 +201,9 @@ class KernelHMC(TransitionStep):
         others match scores at the visited points. "auto" is "values", which is far better in the benchmarks, except for
         heavy tails, where they are alike.
     exploring_share : float
-        Share of random-walk moves once there is a surrogate, in (0, 1]. It becomes 1 after tuning if surrogate moves do
-        not go as far as the walk's.
+        Share of moves not along the surrogate once there is one, in (0, 1]: half are by a random walk, half add the
+        difference of two earlier draws, which may lead to another mode. After tuning most moves are of the kind that
+        went farthest; none go along a surrogate that is worse than the walk.
     max_steps : int
         Most leapfrog steps in a trajectory; they cost microseconds and no evaluation.
     target_accept : float or "auto"
