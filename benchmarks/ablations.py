@@ -59,7 +59,7 @@ import pymc_kernel as pk
 from benchmarks import fresh, harness, learned_modes, learned_parts, learned_tails, measures, zoo
 from benchmarks.learned_parts import STUCK
 from benchmarks.measures import smallest_bulk_ess
-from benchmarks.posteriors.drawn import drawn
+from benchmarks.posteriors.drawn import SPECIAL, drawn
 from benchmarks.posteriors.exact import PROBABILITIES
 from benchmarks.posteriors.judge import compared, judge, split_names
 from benchmarks.sbibm_tasks import PLAIN, TASKS
@@ -224,8 +224,8 @@ POSTERIORS = (*SHAPES, "hierarchy", "regression", "logistic", "product", "noise"
 PARTICLES_GROUPS = {"curved": CURVED, "others": tuple(f for f in SHAPES if f not in CURVED)}
 KHMC_GROUPS = {
     "curved": CURVED,
-    "modes": ("mixture",),
-    "others": tuple(f for f in POSTERIORS if f not in (*CURVED, "mixture")),
+    "modes": tuple(SPECIAL),
+    "others": tuple(f for f in POSTERIORS if f not in CURVED),
 }
 MEASURES = ("right", "silent", "error", "size", "seconds")
 _LOGARITHMIC = ("error", "size", "seconds")

@@ -109,10 +109,19 @@ def correlated(rng):
 
 def mixture(rng):
     """Two or three normal distributions, from hardly apart to far apart."""
-    d, number = int(rng.integers(1, 6)), int(rng.integers(2, 4))
+    return _normals(rng, int(rng.integers(1, 6)), int(rng.integers(2, 4)), 1.0, 5.0)
+
+
+def apart(rng):
+    """Two to four normal distributions in one to three dimensions, so far apart that no random walk crosses."""
+    return _normals(rng, int(rng.integers(1, 4)), int(rng.integers(2, 5)), 8.0, 16.0)
+
+
+def _normals(rng, d, number, nearest, farthest):
+    """Return a mixture; the components are apart by a number of spreads between these two, on average."""
     weights = rng.dirichlet(np.full(number, 3.0))
     places = rng.normal(size=(number, d))
-    places *= rng.uniform(1.0, 5.0) / np.sqrt((np.diff(places, axis=0) ** 2).sum(axis=1).mean())
+    places *= rng.uniform(nearest, farthest) / np.sqrt((np.diff(places, axis=0) ** 2).sum(axis=1).mean())
     spreads = np.exp(0.3 * rng.normal(size=number))
     which = rng.choice(number, p=weights, size=_NUM_EXACT)
     z = places[which] + spreads[which, None] * rng.normal(size=(_NUM_EXACT, d))
@@ -379,8 +388,10 @@ _ALL = (
     hierarchy, regression, logistic, product, conjugate, changepoint, noise,
 )  # fmt: skip
 FAMILIES = {family.__name__: family for family in _ALL}
+#: For ablations alone.
+SPECIAL = {"apart": apart}
 
 
 def drawn(family: str, seed: int) -> Drawn:
     """Return the posterior of a seed."""
-    return FAMILIES[family](np.random.default_rng([seed, *family.encode()]))
+    return {**FAMILIES, **SPECIAL}[family](np.random.default_rng([seed, *family.encode()]))

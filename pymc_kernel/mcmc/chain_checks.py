@@ -25,7 +25,7 @@ is enough: a short climb is made from every hill other than the highest.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -206,6 +206,12 @@ class KnownPlaces(NamedTuple):
 
     positions: np.ndarray  # (m, d)
     log_densities: np.ndarray  # (m,); not finite where it is zero or failed
+    is_top: np.ndarray | None = None  # (m,) of bool: where climbs of a search have ended
+
+
+def joined(places: Sequence[KnownPlaces]) -> KnownPlaces:
+    """Return all places of several searches."""
+    return KnownPlaces(*(np.concatenate(parts) for parts in zip(*places, strict=True)))
 
 
 def other_hills(

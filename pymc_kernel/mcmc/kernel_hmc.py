@@ -104,6 +104,7 @@ class State(NamedTuple):
     evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
+    hills: np.ndarray  # (k, d), tops of hills that a search before the first draw has found
     jumps: np.ndarray  # (3, d + 1) of each kind of moves: squared jumps, summed by coordinate, and how many moves
     fit: SurrogateFit | None = None
     shares: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of the kinds of moves; all walks until there is a surrogate
@@ -129,13 +130,14 @@ class Info(NamedTuple):
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
-def init(position, log_density: float, config: Config) -> State:
-    """Return the first state; errors as in ``adaptive_metropolis.init``."""
+def init(position, log_density: float, config: Config, hills: np.ndarray | None = None) -> State:
+    """Return the first state, with tops of ``hills`` (k, d) if some are known; errors as in the random walk."""
     first = walk.init(position, log_density, walk.Config(covariance=config.covariance, noisy=config.noisy))
     position, log_density, d = first.position, first.log_density, first.position.size
     evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
     visited, arrival = empty_history(_NUM_VISITED, d), burn_in.Arrival(d)
-    return State(position, log_density, first, evaluated, visited, arrival, np.zeros((len(MOVES), d + 1)))
+    hills = np.empty((0, d)) if hills is None else hills
+    return State(position, log_density, first, evaluated, visited, arrival, hills, np.zeros((len(MOVES), d + 1)))
 
 
 # -- one draw -------------------------------------------------------------------------------------------

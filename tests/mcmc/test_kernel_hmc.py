@@ -117,30 +117,50 @@ def test_jumps_before_the_first_surrogate_do_not_count(rng):
     assert (kh.with_fit(state, state.fit, config).jumps == 1.0).all()
 
 
+CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0]])
+
+
+def two_modes(x):
+    """Two normals, twelve standard deviations apart, with a third and two thirds of the mass."""
+    return np.logaddexp(*(np.log([1.0, 2.0]) - 0.5 * ((x - CENTERS) ** 2).sum(axis=1)))
+
+
+def check_two_modes(rng, state, config):
+    """2,000 draws from a state after tuning have the right masses and spreads."""
+    draws = []
+    for _ in range(2000):
+        state, _ = kh.step(rng, state, two_modes, config)
+        draws.append(state.position)
+    draws = np.array(draws)
+    assert abs((draws[:, 0] > 0.0).mean() - 2.0 / 3.0) < 0.12  # four standard errors
+    np.testing.assert_allclose(np.abs(draws[:, 0]).std(), 1.0, atol=0.15)
+    np.testing.assert_allclose(draws[:, 1].std(), 1.0, atol=0.15)
+
+
+@pytest.mark.long
 def test_chains_go_from_mode_to_mode(rng):
-    """Two normals, twelve standard deviations apart, with a third and two thirds of the mass; a chain is in each."""
-    config, centers = kh.Config(), np.array([[-6.0, 0.0], [6.0, 0.0]])
-
-    def log_density(x):
-        return np.logaddexp(*(np.log([1.0, 2.0]) - 0.5 * ((x - centers) ** 2).sum(axis=1)))
-
-    states = [kh.init(center, log_density(center), config) for center in centers]
+    """One began in each of two modes."""
+    config = kh.Config()
+    states = [kh.init(center, two_modes(center), config) for center in CENTERS]
     *before, last = kh.stretches(2, 600)
     for num_draws in before:
-        states = [kh.run(rng, state, log_density, config, num_draws, lambda _: None) for state in states]
+        states = [kh.run(rng, state, two_modes, config, num_draws, lambda _: None) for state in states]
         states = kh.fit_together(rng, states, config)
-    states = [kh.run(rng, state, log_density, config, last, lambda _: None) for state in states]
+    states = [kh.run(rng, state, two_modes, config, last, lambda _: None) for state in states]
     learned = kh.frozen(states, config)
     assert learned.shares[kh.MOVES.index(kh.DIFFERENCES)] > 0.5
-    for center in centers:
-        state, draws = kh.relocate(learned, center, log_density(center)), []
-        for _ in range(2000):
-            state, _ = kh.step(rng, state, log_density, config)
-            draws.append(state.position)
-        draws = np.array(draws)
-        assert abs((draws[:, 0] > 0.0).mean() - 2.0 / 3.0) < 0.12  # four standard errors
-        np.testing.assert_allclose(np.abs(draws[:, 0]).std(), 1.0, atol=0.15)
-        np.testing.assert_allclose(draws[:, 1].std(), 1.0, atol=0.15)
+    for center in CENTERS:
+        check_two_modes(rng, kh.relocate(learned, center, two_modes(center)), config)
+
+
+def test_a_chain_goes_to_hills_that_a_search_has_found(rng):
+    """And not to one where there is no mass."""
+    config, hills = kh.Config(), np.array([[5.0, 0.5], [0.0, 30.0]])
+    state = kh.init(CENTERS[0], two_modes(CENTERS[0]), config, hills)
+    for _ in range(800):
+        state, info = kh.step(rng, state, two_modes, config)
+        state = kh.adapt(rng, state, info, config, 800)
+    check_two_modes(rng, state, config)
 
 
 def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):

@@ -14,7 +14,7 @@ from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.chain_checks import KnownPlaces
+from pymc_kernel.mcmc.chain_checks import joined
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
@@ -302,12 +302,12 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
         if not overrides and default is not None:
             position = step.pilot_start(default, rng)
         elif not overrides and step.prior is not None:
-            position, places = step.drawn_start(tune, rng)
+            position, places = step.prior.choose(step.density, rng)
             tried.append(places)
         if position is None or not math.isfinite(step.first_estimate(position)):
             position = _jittered(model, step, overrides or {}, rng)
         positions.append(position)
-    step.tried = KnownPlaces(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
+    step.tried = step.with_hills(joined(tried), len(tried) * tune, rng) if tried else None
     return positions
 
 
@@ -333,7 +333,7 @@ def _tune_together(step, starts, tune, rng, progressbar):
     rngs, states, noises = rng.spawn(len(starts)), [], []
     for own, position in zip(rngs, starts, strict=True):
         step.density.seed(own)
-        states.append(kernel_hmc.init(position, step.first_estimate(position), step.config))
+        states.append(step.first_state(position, step.first_estimate(position), step.tried))
         step.density.settle(True)
         noises.append(step.density.noise)
     plan = kernel_hmc.stretches(states[0].position.size, tune)

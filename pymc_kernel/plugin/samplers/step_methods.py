@@ -285,6 +285,11 @@ class KernelHMC(TransitionStep):
         noise_sd = None if state.fit is None else getattr(state.fit.learned.surrogate, "noise_sd", None)
         return super()._log_estimate_variance(state.walk) if noise_sd is None else noise_sd**2
 
+    def first_state(self, position, log_density, known):
+        """Return the first state of a chain, whose differences lead to hills that the search for a start found."""
+        hills = None if known is None else known.positions[known.is_top]
+        return kernel_hmc.init(position, log_density, self.config, hills)
+
     def _problem(self, state) -> str:
         if self.learned is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
             return super()._problem(state)
