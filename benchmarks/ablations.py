@@ -15,7 +15,7 @@ of answers that are right and that are silent by the judge of the zoo; the large
 deviations, of means, standard deviations and quantiles; the smallest bulk effective size for 1,000 evaluations; seconds
 of processor time. The last three are compared by their logarithms: geometric means with and without, and the mean
 difference of natural logarithms. ``burn-in`` is a regression from fifty standard deviations away. Curved are the
-families in ``CURVED``, where a normal approximation is poor.
+families in ``CURVED``, where a normal approximation is poor; modes are apart in the family of that name.
 
 ``evidence``: the error of the log evidence by 500 particles that walk, a root mean square over six runs, and their
 evaluations: mixtures and rings of the same drawn posteriors, and normal distributions in ten and twenty dimensions.
@@ -234,14 +234,14 @@ _LOGARITHMIC = ("error", "size", "seconds")
 def _walks_or_trajectories(state, fit, config):
     """Return the state with a new surrogate, where all moves that do not go along it are walks."""
     share = config.exploring_share
-    return _with_fit(state, fit, config)._replace(shares=(share, 1.0 - share, 0.0))
+    return _with_fit(state, fit, config)._replace(shares=kernel_hmc.Shares(share, 1.0 - share, 0.0))
 
 
-def _walk_or_trajectories(jumps, exploring_share):
+def _walk_or_trajectories(squared_jumps, exploring_share):
     """Return the shares of walk and trajectories: the walk's alone, where its mean squared jump was larger."""
-    far = jumps[:, :-1].sum(axis=1) / np.maximum(jumps[:, -1], 1.0)
-    share = exploring_share if far[1] >= far[0] else 1.0
-    return share, 1.0 - share, 0.0
+    walk, along, _ = squared_jumps.sum(axis=1)
+    share = exploring_share if along >= walk else 1.0
+    return kernel_hmc.Shares(share, 1.0 - share, 0.0)
 
 
 _with_fit = kernel_hmc.with_fit
@@ -255,7 +255,7 @@ KHMC = {
     "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
     "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},
     "climbs from draws of the prior": {
-        "plugin.model.priors.other_hills": lambda places, *given: KnownPlaces(places.positions[:0], np.empty(0))
+        "plugin.model.priors.other_hills": lambda places, *given: KnownPlaces(*(part[:0] for part in places))
     },
 }
 

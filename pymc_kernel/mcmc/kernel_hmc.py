@@ -48,15 +48,24 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
 
-#: Kinds of moves.
-MOVES = ("walk", "trajectories", "differences")
+
+class Shares(NamedTuple):
+    """How often each kind of moves is made."""
+
+    walk: float = 1.0
+    trajectories: float = 0.0
+    differences: float = 0.0
+
+
+MOVES = Shares._fields
 WALK, TRAJECTORIES, DIFFERENCES = MOVES
 
 _NUM_VISITED = 4000  # places remembered
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LONGEST_BURN_IN = 0.5  # of tuning
 TUNE = 1000  # draws, by default: PyMC's
-_MEMORY = 50.0  # moves of a kind that its worth is averaged over
+_MEMORY = 50.0  # moves of a kind that its squared jumps are averaged over
+_FARTHEST = 1e6  # largest ratio of squared jumps that matters: shares differ by less than a millionth then
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 
 
@@ -105,9 +114,9 @@ class State(NamedTuple):
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
     hills: np.ndarray  # (k, d), tops of hills that a search before the first draw has found
-    jumps: np.ndarray  # (3, d + 1) of each kind of moves: squared jumps, summed by coordinate, and how many moves
+    jumps: np.ndarray  # (3, d, d) of each kind of moves: mean outer product of jump and itself, of the latest ones
     fit: SurrogateFit | None = None
-    shares: tuple[float, float, float] = (1.0, 0.0, 0.0)  # of the kinds of moves; all walks until there is a surrogate
+    shares: Shares = Shares()  # all moves are walks until there is a surrogate
     iteration: int = 0  # of the adaptation
     num_learned: int = 0  # draws that the walk's covariance is learned from: those since the burn-in
     num_fits: int = 0
@@ -120,13 +129,13 @@ class Info(NamedTuple):
 
     accepted: bool
     accept_prob: float
-    scale: float  # of the random walk, or the step size
+    scale: float  # of the random walk, or the step size; 1 for differences
     proposal: np.ndarray  # (d,)
     proposal_log_density: float
     move: str  # one of ``MOVES``
     energy_error: float  # minus the log acceptance ratio
     num_steps: int  # leapfrog steps
-    squared_jumps: np.ndarray  # (d,) to the proposal times acceptance probability, in the walk's coordinates
+    jump: np.ndarray  # (d,) to the proposal, times the root of the acceptance probability
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
@@ -137,7 +146,7 @@ def init(position, log_density: float, config: Config, hills: np.ndarray | None 
     evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
     visited, arrival = empty_history(_NUM_VISITED, d), burn_in.Arrival(d)
     hills = np.empty((0, d)) if hills is None else hills
-    return State(position, log_density, first, evaluated, visited, arrival, hills, np.zeros((len(MOVES), d + 1)))
+    return State(position, log_density, first, evaluated, visited, arrival, hills, np.zeros((len(MOVES), d, d)))
 
 
 # -- one draw -------------------------------------------------------------------------------------------
@@ -173,13 +182,13 @@ def step(
         gain = proposed - state.log_density + float(log_ratio)
         accepted, probability = metropolis_accept(rng, gain)
     state = decided(state, accepted, position=place, log_density=proposed)
-    away = to_unit(state.walk.factor, origin, place[None])[0] if probability > 0.0 else np.zeros(origin.size)
-    jumps, weight = probability * away**2, _log_weight(state)
-    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jumps, weight)
+    jump = math.sqrt(probability) * (place - origin) if probability > 0.0 else np.zeros(origin.size)
+    weight = _log_weight(state)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jump, weight)
 
 
 def _log_weight(state):
-    if not (state.is_weighed and state.shares[1] == max(state.shares)):
+    if not (state.is_weighed and state.shares.trajectories == max(state.shares)):
         return math.nan
     here = to_unit(state.fit.factor, state.fit.mean, state.position[None])[0]
     return state.log_density - value_and_score(here, state.fit.expansion, np.empty_like(here))
@@ -189,8 +198,8 @@ def _log_weight(state):
 
 
 def is_dropped(state: State) -> bool:
-    """Return whether there is a surrogate that no move goes along: after tuning, if the walk moved farthest."""
-    return state.fit is not None and state.shares[1] == 0.0 and state.shares[0] > state.shares[2]
+    """Return whether there is a surrogate that no move goes along, after tuning, and most moves are walks."""
+    return state.fit is not None and state.shares.trajectories == 0.0 and state.shares.walk == max(state.shares)
 
 
 def enough_tuning(num_dims: int) -> int:
@@ -237,7 +246,7 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
     jumps, k = state.jumps.copy(), MOVES.index(info.move)
-    jumps[k] = (1.0 - 1.0 / _MEMORY) * jumps[k] + np.append(info.squared_jumps, 1.0)
+    jumps[k] += (np.outer(info.jump, info.jump) - jumps[k]) / _MEMORY
     state = state._replace(evaluated=evaluated, jumps=jumps, iteration=state.iteration + 1)
     return _learn_shape(state, info, config) if state.arrival is None else _burn_in_draw(state, info, config)
 
@@ -276,33 +285,41 @@ def _end_burn_in(state):
     size = math.exp(past.log_scale) / best
     shape = past._replace(mean=state.position, factor=size * past.factor, log_scale=math.log(best), iteration=0)
     visited = append(empty_history(_NUM_VISITED, state.position.size), state.position)
-    return state._replace(walk=shape, visited=visited, arrival=None)
+    return state._replace(walk=shape, visited=visited, arrival=None, jumps=np.zeros_like(state.jumps))
 
 
 def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
-    """Return the state with a new surrogate, along which most moves go from now on."""
+    """Return the state with a new surrogate, along which moves go from now on, but for the exploring share."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
     # Before the first fit, walks had a shape of their own.
     jumps = np.zeros_like(state.jumps) if state.fit is None else state.jumps
-    rest = 0.5 * config.exploring_share
-    shares = (rest, 1.0 - config.exploring_share, rest)
+    shares = _while_tuning(config.exploring_share)
     return state._replace(fit=fit, shares=shares, jumps=jumps, num_fits=state.num_fits + 1, walk=shape)
 
 
-def farthest_shares(jumps: np.ndarray, exploring_share: float) -> tuple[float, float, float]:
-    """Return the shares of the kinds of moves with which a chain goes farthest in its slowest coordinate.
+def _while_tuning(exploring_share):
+    """Return the shares of moves while a chain tunes."""
+    return Shares(0.5 * exploring_share, 1.0 - exploring_share, 0.5 * exploring_share)
 
-    Mean squared jumps of a mixture are those of its kinds times their shares, and a chain is as slow as its slowest
-    coordinate, such as that from mode to mode. So the shares solve a linear program. Walk and differences have half of
-    the ``exploring_share`` each, at least. ``jumps`` (3, d + 1) are those of a :class:`State`.
+
+def farthest_shares(squared_jumps: np.ndarray, exploring_share: float) -> Shares:
+    """Return the shares of moves with which a chain goes farthest in its slowest coordinate.
+
+    The mean squared jumps of a mixture of moves are those of its kinds (3, d) times their shares, and a chain is as
+    slow as its slowest coordinate, such as that from mode to mode. So the shares solve a linear program. Walk and
+    differences have half of the ``exploring_share`` each, at least. Where no kind moved in some coordinate, or one too
+    far for numbers, shares stay those of tuning.
     """
-    far = jumps[:, :-1] / np.maximum(jumps[:, -1:], 1.0)
-    d, rest = far.shape[1], 0.5 * exploring_share
-    slower = np.column_stack([-far.T, np.ones(d)])  # the last unknown is at most what each coordinate has
+    rest, farthest = 0.5 * exploring_share, squared_jumps.max(axis=0)
+    if not (farthest.min() > 0.0 and np.isfinite(farthest).all()):
+        return _while_tuning(exploring_share)
+    far = (squared_jumps / farthest.min()).clip(max=_FARTHEST)
+    # The last unknown is at most what each coordinate has.
+    slower = np.column_stack([-far.T, np.ones(far.shape[1])])
     bounds = [(rest, 1.0), (0.0, 1.0), (rest, 1.0), (0.0, None)]
-    found = linprog([0.0, 0.0, 0.0, -1.0], slower, np.zeros(d), [[1.0, 1.0, 1.0, 0.0]], [1.0], bounds).x
-    return tuple(found[:3].tolist())
+    found = linprog([0.0, 0.0, 0.0, -1.0], slower, np.zeros(len(slower)), [[1.0, 1.0, 1.0, 0.0]], [1.0], bounds).x
+    return Shares(*np.clip(found[:3], [rest, 0.0, rest], 1.0).tolist())
 
 
 def finish(state: State, config: Config) -> State:
@@ -311,7 +328,11 @@ def finish(state: State, config: Config) -> State:
     A surrogate whose moves add nothing is not used: at the walls of a box one proposal in a hundred is accepted.
     """
     if state.fit is not None:
-        state = state._replace(shares=farthest_shares(state.jumps, config.exploring_share))
+        # In coordinates in which the draws are uncorrelated and have unit variances.
+        half = np.linalg.solve(state.walk.factor, state.jumps)
+        white = np.linalg.solve(state.walk.factor, half.transpose(0, 2, 1))
+        squared_jumps = np.diagonal(white, axis1=1, axis2=2)
+        state = state._replace(shares=farthest_shares(squared_jumps, config.exploring_share))
     settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))
     evaluated = empty_history(0, state.position.size + 1)
     return state._replace(evaluated=evaluated, walk=settled, is_weighed=not config.noisy)
@@ -353,5 +374,5 @@ def frozen(states: Sequence[State], config: Config) -> State:
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     shape = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    jumps = np.sum([s.jumps for s in states], axis=0)
+    jumps = np.mean([s.jumps for s in states], axis=0)
     return finish(states[0]._replace(walk=shape, jumps=jumps, rejections=0), config)

@@ -181,8 +181,9 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
         return None
     found = tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)
     # Differences between draws and hills that no chain is on lead there, and stay where a hill has its share of mass.
-    hills = np.resize(states[0].hills, (int(config.exploring_share * len(draws)), draws.shape[1]))
-    return found._replace(shape=shape, archive=np.concatenate([draws, hills] if len(states[0].hills) else [draws]))
+    hills = states[0].hills
+    hills = np.resize(hills, (int(config.exploring_share * len(draws)), draws.shape[1])) if len(hills) else hills
+    return found._replace(shape=shape, archive=np.concatenate([draws, hills]))
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:

@@ -42,7 +42,7 @@ def test_one_long_stay_does_not_hide_the_tail(rng):
     assert is_missing_mass(coverage_of(held))
 
 
-WENT_ALONG = np.array([[1.0, 1.0, 1.0], [2.0, 2.0, 1.0], [0.0, 0.0, 1.0]])  # squared jumps of the kinds of moves
+WENT_ALONG = np.eye(2) * np.array([1.0, 2.0, 0.0])[:, None, None]  # squared jumps of the kinds of moves
 
 
 def tuned(spread, rng, config):

@@ -16,7 +16,7 @@ from tests.reference.bananas import BANANA, worst_p_value
 
 def only(kind):
     """Return shares of moves that are all of one kind."""
-    return tuple(float(move == kind) for move in kh.MOVES)
+    return kh.Shares(*(float(move == kind) for move in kh.MOVES))
 
 
 @pytest.mark.parametrize("kind", kh.MOVES)
@@ -96,12 +96,12 @@ def test_nothing_changes_after_tuning(rng):
     ],
 )
 def test_shares_of_moves_are_those_with_which_the_slowest_coordinate_goes_farthest(far, shares, rng):
-    """However often each kind moved while tuning; a surrogate whose moves add nothing is not used.
+    """In whitened coordinates; a surrogate whose moves add nothing is not used.
 
     Draws have weights where most moves go along it.
     """
     state, config = misled(rng, S.Values())
-    jumps = np.column_stack([far, np.ones(3)]) * [[40.0], [50.0], [5.0]]
+    jumps = np.array([state.walk.factor @ np.diag(row) @ state.walk.factor.T for row in far])
     after = kh.finish(state._replace(jumps=jumps), config)
     assert after.shares == pytest.approx(shares)
     assert kh.is_dropped(after) == (shares[0] > 0.5)
@@ -109,10 +109,22 @@ def test_shares_of_moves_are_those_with_which_the_slowest_coordinate_goes_farthe
     assert math.isfinite(info.log_weight) == (shares[1] == 0.9)
 
 
+@pytest.mark.parametrize("jumps", [np.zeros((3, 2)), [[0.0, 1.0]] * 3, [[1.0, np.inf]] * 3, [[1.0, np.nan]] * 3])
+def test_shares_stay_where_jumps_say_nothing(jumps):
+    assert kh.farthest_shares(np.array(jumps), 0.2) == pytest.approx((0.1, 0.8, 0.1))
+
+
+def test_shares_do_not_depend_on_units_and_take_any_exploring_share():
+    far = np.array([[0.1, 0.2], [2.0, 1e30], [0.3, 0.2]])
+    for unit in (1e-20, 1.0, 1e20):
+        assert kh.farthest_shares(unit * far, 0.1) == pytest.approx((0.05, 0.9, 0.05))
+    assert kh.farthest_shares(far, 1.0) == pytest.approx((0.5, 0.0, 0.5))
+
+
 def test_jumps_before_the_first_surrogate_do_not_count(rng):
     """Until then the walk of each chain has a shape of its own."""
     state, config = misled(rng, S.Values())
-    state = state._replace(jumps=np.ones((3, 3)))
+    state = state._replace(jumps=np.ones((3, 2, 2)))
     assert (kh.with_fit(state._replace(fit=None), state.fit, config).jumps == 0.0).all()
     assert (kh.with_fit(state, state.fit, config).jumps == 1.0).all()
 
@@ -148,7 +160,7 @@ def test_chains_go_from_mode_to_mode(rng):
         states = kh.fit_together(rng, states, config)
     states = [kh.run(rng, state, two_modes, config, last, lambda _: None) for state in states]
     learned = kh.frozen(states, config)
-    assert learned.shares[kh.MOVES.index(kh.DIFFERENCES)] > 0.5
+    assert learned.shares.differences > 0.5
     for center in CENTERS:
         check_two_modes(rng, kh.relocate(learned, center, two_modes(center)), config)
 

@@ -84,7 +84,7 @@ def test_other_modes_are_looked_for_in_the_prior_s_units(rng):
     assert start[0] > 0.0
     assert places.positions.shape == (4, 1)
     assert places.positions[3] == pytest.approx(-3e6, rel=0.05)
-    assert places.is_top.tolist() == [False, False, False, True]
+    assert places.is_top.tolist() == [True, False, False, True]
     assert places.log_densities[3] == two_modes(places.positions[3])
 
 

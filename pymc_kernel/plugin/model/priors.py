@@ -222,7 +222,9 @@ class PriorDraws:
     ) -> KnownPlaces:
         """Return the places, and tops of other hills that climbs from them reach within ``budget`` evaluations."""
         tops = other_hills(places, log_density, self.scales, budget, rng)
-        return joined([places, tops._replace(is_top=np.ones(len(tops.positions), dtype=bool))])
+        levels = np.where(np.isfinite(places.log_densities), places.log_densities, -np.inf)
+        is_highest = np.isfinite(levels) & (levels == levels.max())
+        return joined([places._replace(is_top=is_highest), tops])
 
 
 def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> PriorDraws | None:

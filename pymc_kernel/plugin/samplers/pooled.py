@@ -34,7 +34,7 @@ from pymc_kernel.plugin.warn import report, warn_user
 _ENOUGH = 0.2  # distance at which an emulated model is good enough: at least six of ten proposals are accepted
 _STUCK = 0.1  # share of a chain without a move of one group, above which to warn: ten such stretches fill a chain
 _NOISY = 1.7  # nats: above this a fixed computing budget is better spent on better estimates (Doucet et al. 2015)
-_MODES_APART = "the posterior has modes apart, which chains do not go between: pk.sample_surrogate weighs them."
+_MODES_APART = "the posterior has modes apart, which chains may not go between: pk.sample_surrogate weighs them."
 
 
 def sample_khmc(

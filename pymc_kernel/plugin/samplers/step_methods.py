@@ -38,9 +38,9 @@ _SHARED_PARAMETERS = """
 """
 
 _SHARED_NOTES = """
-    One evaluation of the log density a draw at most; while tuning on an estimated likelihood one more in ten, at the
-    point where the chain is, to measure the noise. For an estimated likelihood the estimate that was accepted is
-    kept, so the posterior is exact; all free variables must then be in the one block.
+    One evaluation of the log density a draw at most; while tuning on an estimated likelihood one more in ten draws of
+    the random walk, at the point where the chain is, to measure the noise. For an estimated likelihood the estimate
+    that was accepted is kept, so the posterior is exact; all free variables must then be in the one block.
 
     A chain that tunes for 200 draws or more begins at PyMC's initial point or at one of twenty draws from the prior,
     with probability in proportion to their likelihood, and the first proposals have the prior's scales. With
@@ -184,8 +184,8 @@ _ESTIMATORS = {
 }
 #: The warning about a surrogate that was learned and is not used.
 DROPPED = (
-    "the surrogate is not used: while tuning, no moves went as far as the random walk's, which makes most draws now. "
-    "Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
+    "the surrogate is not used: while tuning, the random walk went farthest in the slowest coordinate, and makes most "
+    "draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
 )
 
 
@@ -202,8 +202,8 @@ class KernelHMC(TransitionStep):
         heavy tails, where they are alike.
     exploring_share : float
         Share of moves not along the surrogate once there is one, in (0, 1]: half are by a random walk, half add the
-        difference of two earlier draws, which may lead to another mode. After tuning most moves are of the kind that
-        went farthest; none go along a surrogate that is worse than the walk.
+        difference of two earlier draws, which may lead to another mode. After tuning shares are those with which the
+        slowest coordinate goes farthest; none go along a surrogate that adds nothing.
     max_steps : int
         Most leapfrog steps in a trajectory; they cost microseconds and no evaluation.
     target_accept : float or "auto"
@@ -217,7 +217,8 @@ class KernelHMC(TransitionStep):
     Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.kernel_hmc.MOVES``),
     ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
-    (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
+    (log density minus surrogate at the draw; NaN where the density is estimated or the surrogate is not used for most
+    moves).
 
     A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone; its end is one
     proposal. The number of trajectories is chosen on the surrogate, so that the end is nearly independent of the start.
@@ -231,7 +232,8 @@ class KernelHMC(TransitionStep):
     like importance weights, by the Pareto shape of their tail; a warning says if a part of the posterior is likely to
     be missing.
 
-    Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values.
+    Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values; ter Braak
+    and Vrugt (2008) for differences.
 
     Examples
     --------
