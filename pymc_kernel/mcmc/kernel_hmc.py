@@ -64,7 +64,7 @@ _NUM_VISITED = 4000  # places remembered
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LONGEST_BURN_IN = 0.5  # of tuning
 TUNE = 1000  # draws, by default: PyMC's
-_MEMORY = 50.0  # moves of a kind that its squared jumps are averaged over
+_KEPT = 0.98  # of the weight of a jump, from one move of its kind to the next: fifty are averaged over
 _FARTHEST = 1e6  # largest ratio of squared jumps that matters: shares differ by less than a millionth then
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 
@@ -114,7 +114,8 @@ class State(NamedTuple):
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
     hills: np.ndarray  # (k, d), tops of hills that a search before the first draw has found
-    jumps: np.ndarray  # (3, d, d) of each kind of moves: mean outer product of jump and itself, of the latest ones
+    jumps: np.ndarray  # (3, d, d) of each kind of moves: sum of outer products of jump and itself, of the latest ones
+    num_jumps: np.ndarray  # (3,), how many these are
     fit: SurrogateFit | None = None
     shares: Shares = Shares()  # all moves are walks until there is a surrogate
     iteration: int = 0  # of the adaptation
@@ -146,7 +147,8 @@ def init(position, log_density: float, config: Config, hills: np.ndarray | None 
     evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
     visited, arrival = empty_history(_NUM_VISITED, d), burn_in.Arrival(d)
     hills = np.empty((0, d)) if hills is None else hills
-    return State(position, log_density, first, evaluated, visited, arrival, hills, np.zeros((len(MOVES), d, d)))
+    no_jumps = np.zeros((len(MOVES), d, d)), np.zeros(len(MOVES))
+    return State(position, log_density, first, evaluated, visited, arrival, hills, *no_jumps)
 
 
 # -- one draw -------------------------------------------------------------------------------------------
@@ -202,6 +204,11 @@ def is_dropped(state: State) -> bool:
     return state.fit is not None and state.shares.trajectories == 0.0 and state.shares.walk == max(state.shares)
 
 
+def is_apart(state: State) -> bool:
+    """Return whether most moves are differences, after tuning: modes apart, or a surrogate that adds little."""
+    return state.shares.differences > 0.5
+
+
 def enough_tuning(num_dims: int) -> int:
     """Return the tuning draws of a chain: 1,000, and from nine dimensions on what the longest burn-in asks for."""
     return max(TUNE, math.ceil(burn_in.longest(num_dims) / _LONGEST_BURN_IN))
@@ -245,9 +252,10 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
-    jumps, k = state.jumps.copy(), MOVES.index(info.move)
-    jumps[k] += (np.outer(info.jump, info.jump) - jumps[k]) / _MEMORY
-    state = state._replace(evaluated=evaluated, jumps=jumps, iteration=state.iteration + 1)
+    jumps, num_jumps, k = state.jumps.copy(), state.num_jumps.copy(), MOVES.index(info.move)
+    jumps[k] = _KEPT * jumps[k] + np.outer(info.jump, info.jump)
+    num_jumps[k] = _KEPT * num_jumps[k] + 1.0
+    state = state._replace(evaluated=evaluated, jumps=jumps, num_jumps=num_jumps, iteration=state.iteration + 1)
     return _learn_shape(state, info, config) if state.arrival is None else _burn_in_draw(state, info, config)
 
 
@@ -285,7 +293,7 @@ def _end_burn_in(state):
     size = math.exp(past.log_scale) / best
     shape = past._replace(mean=state.position, factor=size * past.factor, log_scale=math.log(best), iteration=0)
     visited = append(empty_history(_NUM_VISITED, state.position.size), state.position)
-    return state._replace(walk=shape, visited=visited, arrival=None, jumps=np.zeros_like(state.jumps))
+    return _without_jumps(state._replace(walk=shape, visited=visited, arrival=None))
 
 
 def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
@@ -293,9 +301,13 @@ def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
     # Before the first fit, walks had a shape of their own.
-    jumps = np.zeros_like(state.jumps) if state.fit is None else state.jumps
+    state = _without_jumps(state) if state.fit is None else state
     shares = _while_tuning(config.exploring_share)
-    return state._replace(fit=fit, shares=shares, jumps=jumps, num_fits=state.num_fits + 1, walk=shape)
+    return state._replace(fit=fit, shares=shares, num_fits=state.num_fits + 1, walk=shape)
+
+
+def _without_jumps(state):
+    return state._replace(jumps=np.zeros_like(state.jumps), num_jumps=np.zeros_like(state.num_jumps))
 
 
 def _while_tuning(exploring_share):
@@ -331,7 +343,7 @@ def finish(state: State, config: Config) -> State:
         # In coordinates in which the draws are uncorrelated and have unit variances.
         half = np.linalg.solve(state.walk.factor, state.jumps)
         white = np.linalg.solve(state.walk.factor, half.transpose(0, 2, 1))
-        squared_jumps = np.diagonal(white, axis1=1, axis2=2)
+        squared_jumps = np.diagonal(white, axis1=1, axis2=2) / np.maximum(state.num_jumps, 1.0)[:, None]
         state = state._replace(shares=farthest_shares(squared_jumps, config.exploring_share))
     settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))
     evaluated = empty_history(0, state.position.size + 1)
@@ -374,5 +386,5 @@ def frozen(states: Sequence[State], config: Config) -> State:
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     shape = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    jumps = np.mean([s.jumps for s in states], axis=0)
-    return finish(states[0]._replace(walk=shape, jumps=jumps, rejections=0), config)
+    jumps, num_jumps = sum(s.jumps for s in states), sum(s.num_jumps for s in states)
+    return finish(states[0]._replace(walk=shape, jumps=jumps, num_jumps=num_jumps, rejections=0), config)

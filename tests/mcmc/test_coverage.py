@@ -56,7 +56,7 @@ def tuned(spread, rng, config):
     visited = state.visited
     for x in points:
         visited = append(visited, x)
-    return kh.finish(state._replace(jumps=WENT_ALONG, visited=visited), config)
+    return kh.finish(state._replace(jumps=WENT_ALONG, num_jumps=np.ones(3), visited=visited), config)
 
 
 @pytest.mark.parametrize(("spread", "is_missing"), [(0.6, True), (1.0, False), (1.3, False)])

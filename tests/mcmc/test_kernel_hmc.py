@@ -96,15 +96,19 @@ def test_nothing_changes_after_tuning(rng):
     ],
 )
 def test_shares_of_moves_are_those_with_which_the_slowest_coordinate_goes_farthest(far, shares, rng):
-    """In whitened coordinates; a surrogate whose moves add nothing is not used.
+    """In whitened coordinates, however often each kind moved; a surrogate whose moves add nothing is not used.
 
     Draws have weights where most moves go along it.
     """
     state, config = misled(rng, S.Values())
-    jumps = np.array([state.walk.factor @ np.diag(row) @ state.walk.factor.T for row in far])
-    after = kh.finish(state._replace(jumps=jumps), config)
+    num_jumps = np.array([40.0, 50.0, 5.0])
+    jumps = np.array(
+        [n * state.walk.factor @ np.diag(row) @ state.walk.factor.T for row, n in zip(far, num_jumps, strict=True)]
+    )
+    after = kh.finish(state._replace(jumps=jumps, num_jumps=num_jumps), config)
     assert after.shares == pytest.approx(shares)
     assert kh.is_dropped(after) == (shares[0] > 0.5)
+    assert kh.is_apart(after) == (shares[2] > 0.5)
     _, info = kh.step(rng, after, BANANA.log_density, config)
     assert math.isfinite(info.log_weight) == (shares[1] == 0.9)
 
@@ -124,9 +128,12 @@ def test_shares_do_not_depend_on_units_and_take_any_exploring_share():
 def test_jumps_before_the_first_surrogate_do_not_count(rng):
     """Until then the walk of each chain has a shape of its own."""
     state, config = misled(rng, S.Values())
-    state = state._replace(jumps=np.ones((3, 2, 2)))
-    assert (kh.with_fit(state._replace(fit=None), state.fit, config).jumps == 0.0).all()
-    assert (kh.with_fit(state, state.fit, config).jumps == 1.0).all()
+    state = state._replace(jumps=np.ones((3, 2, 2)), num_jumps=np.ones(3))
+    anew, later = (kh.with_fit(one, state.fit, config) for one in (state._replace(fit=None), state))
+    assert not anew.jumps.any()
+    assert not anew.num_jumps.any()
+    assert later.jumps.all()
+    assert later.num_jumps.all()
 
 
 CENTERS = np.array([[-6.0, 0.0], [6.0, 0.0]])

@@ -27,7 +27,7 @@ from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
-from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
+from pymc_kernel.plugin.samplers.step_methods import KernelHMC, problem_of_moves
 from pymc_kernel.plugin.samplers.transition_step import NUM_VISITED
 from pymc_kernel.plugin.warn import report, warn_user
 
@@ -160,8 +160,8 @@ def sample_khmc(
             step.density.seed(rng)  # the noise of the estimates by which starts are chosen
         starts = _starts(model, step, initvals, chains, tune, rng)
         step.learned, ends = _tune_together(step, starts, tune, rng, progressbar)
-        if kernel_hmc.is_dropped(step.learned):
-            warn_user(f"sample_khmc: {DROPPED}")
+        if said := problem_of_moves(step.learned):
+            warn_user(f"sample_khmc: {said}")
         took = {
             "tuning_steps": int(tune),
             "tuning_time": time.perf_counter() - began,

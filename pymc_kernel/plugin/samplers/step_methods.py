@@ -183,10 +183,23 @@ _ESTIMATORS = {
     "nystrom": lambda: scores.Nystrom(num_basis=50),
 }
 #: The warning about a surrogate that was learned and is not used.
-DROPPED = (
+_DROPPED = (
     "the surrogate is not used: while tuning, the random walk went farthest in the slowest coordinate, and makes most "
     "draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
 )
+#: The warning about modes between which other moves do not go.
+_APART = (
+    "most draws are made by differences of earlier ones, which go farther than other moves, as between modes apart. A "
+    "mode that no chain has been in is missing, and neither R-hat nor another warning says so: compare with "
+    "pm.sample_smc(kernel=pk.ASMC), or start chains in all modes that you know."
+)
+
+
+def problem_of_moves(state: kernel_hmc.State) -> str:
+    """Return what the shares of moves after tuning say in words, or nothing."""
+    if kernel_hmc.is_dropped(state):
+        return _DROPPED
+    return _APART if kernel_hmc.is_apart(state) else ""
 
 
 class KernelHMC(TransitionStep):
@@ -302,8 +315,8 @@ class KernelHMC(TransitionStep):
 
     def _warning(self, state):
         is_first = self.draw == self.num_tune + 1
-        if is_first and not self.tune and self.learned is None and kernel_hmc.is_dropped(state):
-            return self._said(WarningType.BAD_PARAMS, DROPPED)
+        if is_first and not self.tune and self.learned is None and (said := problem_of_moves(state)):
+            return self._said(WarningType.BAD_PARAMS, said)
         return super()._warning(state)
 
     def stop_tuning(self):
