@@ -15,7 +15,7 @@ of answers that are right and that are silent by the judge of the zoo; the large
 deviations, of means, standard deviations and quantiles; the smallest bulk effective size for 1,000 evaluations; seconds
 of processor time. The last three are compared by their logarithms: geometric means with and without, and the mean
 difference of natural logarithms. ``burn-in`` is a regression from fifty standard deviations away. Curved are the
-families in ``CURVED``, where a normal approximation is poor; modes are apart in the family of that name.
+families in ``CURVED``, where a normal approximation is poor; modes are apart in the families ``pair`` and ``apart``.
 
 ``evidence``: the error of the log evidence by 500 particles that walk, a root mean square over six runs, and their
 evaluations: mixtures and rings of the same drawn posteriors, and normal distributions in ten and twenty dimensions.
@@ -59,7 +59,7 @@ import pymc_kernel as pk
 from benchmarks import fresh, harness, learned_modes, learned_parts, learned_tails, measures, zoo
 from benchmarks.learned_parts import STUCK
 from benchmarks.measures import smallest_bulk_ess
-from benchmarks.posteriors.drawn import SPECIAL, drawn
+from benchmarks.posteriors.drawn import drawn
 from benchmarks.posteriors.exact import PROBABILITIES
 from benchmarks.posteriors.judge import compared, judge, split_names
 from benchmarks.sbibm_tasks import PLAIN, TASKS
@@ -224,7 +224,8 @@ POSTERIORS = (*SHAPES, "hierarchy", "regression", "logistic", "product", "noise"
 PARTICLES_GROUPS = {"curved": CURVED, "others": tuple(f for f in SHAPES if f not in CURVED)}
 KHMC_GROUPS = {
     "curved": CURVED,
-    "modes": tuple(SPECIAL),
+    "two modes": ("pair",),
+    "many modes": ("apart",),
     "others": tuple(f for f in POSTERIORS if f not in CURVED),
 }
 MEASURES = ("right", "silent", "error", "size", "seconds")

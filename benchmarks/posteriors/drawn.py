@@ -117,6 +117,11 @@ def apart(rng):
     return _normals(rng, int(rng.integers(1, 4)), int(rng.integers(2, 5)), 8.0, 16.0)
 
 
+def pair(rng):
+    """Two normal distributions apart, in one or two dimensions."""
+    return _normals(rng, int(rng.integers(1, 3)), 2, 5.0, 10.0)
+
+
 def _normals(rng, d, number, nearest, farthest):
     """Return a mixture; the components are apart by a number of spreads between these two, on average."""
     weights = rng.dirichlet(np.full(number, 3.0))
@@ -389,7 +394,7 @@ _ALL = (
 )  # fmt: skip
 FAMILIES = {family.__name__: family for family in _ALL}
 #: For ablations alone.
-SPECIAL = {"apart": apart}
+SPECIAL = {"apart": apart, "pair": pair}
 
 
 def drawn(family: str, seed: int) -> Drawn:
