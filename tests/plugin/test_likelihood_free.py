@@ -206,7 +206,7 @@ def test_data_that_no_simulation_is_like_are_said():
         ({"num_simulations": 3, "rounds": 5}, ValueError, "too few for 5 rounds"),
         ({"estimator": "best"}, TypeError, r"estimator must be LearnedLikelihood\(\)"),
         ({"estimator": pk.likelihood_free.LearnedLikelihood}, TypeError, "got <class"),
-        ({"simulations": 5}, TypeError, "no argument 'simulations'"),
+        ({"simulations": 5}, TypeError, "unexpected keyword argument 'simulations'"),
         ({"summary": 3}, TypeError, "summary must be a function"),
     ],
 )
