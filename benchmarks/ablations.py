@@ -231,27 +231,8 @@ KHMC_GROUPS = {
 MEASURES = ("right", "silent", "error", "size", "seconds")
 _LOGARITHMIC = ("error", "size", "seconds")
 
-
-def _walks_or_trajectories(state, fit, config):
-    """Return the state with a new surrogate, where all moves that do not go along it are walks."""
-    share = config.exploring_share
-    return _with_fit(state, fit, config)._replace(shares=kernel_hmc.Shares(share, 1.0 - share, 0.0))
-
-
-def _walk_or_trajectories(squared_jumps, exploring_share):
-    """Return the shares of walk and trajectories: the walk's alone, where its mean squared jump was larger."""
-    walk, along, _ = squared_jumps.sum(axis=1)
-    share = exploring_share if along >= walk else 1.0
-    return kernel_hmc.Shares(share, 1.0 - share, 0.0)
-
-
-_with_fit = kernel_hmc.with_fit
 #: Mechanism -> what stands in place of names of modules when it is off.
 KHMC = {
-    "differences": {
-        "mcmc.kernel_hmc.with_fit": _walks_or_trajectories,
-        "mcmc.kernel_hmc.farthest_shares": _walk_or_trajectories,
-    },
     "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
     "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},

@@ -56,7 +56,7 @@ def one_chain(name, sampler, seed):
     if start is None:
         start = reference.mean(axis=0) + rng.standard_normal(target.num_dims) * reference.std(axis=0)
     run = list(measures.chain(rng, start, target.log_density, config, TUNE, DRAW))
-    share = run[-1][0].shares.trajectories if isinstance(config, kh.Config) else 0.0
+    share = 1.0 - run[-1][0].walk_share if isinstance(config, kh.Config) else 0.0
     return name, np.array([state.position for state, _ in run]), share
 
 

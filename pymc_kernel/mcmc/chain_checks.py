@@ -25,7 +25,7 @@ is enough: a short climb is made from every hill other than the highest.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -206,14 +206,6 @@ class KnownPlaces(NamedTuple):
 
     positions: np.ndarray  # (m, d)
     log_densities: np.ndarray  # (m,); not finite where it is zero or failed
-    is_top: np.ndarray  # (m,) of bool: the highest place, and where climbs of a search have ended
-
-
-def joined(places: Sequence[KnownPlaces]) -> KnownPlaces:
-    """Return all places of several searches, each once."""
-    every = KnownPlaces(*(np.concatenate(parts) for parts in zip(*places, strict=True)))
-    _, first = np.unique(every.positions, axis=0, return_index=True)
-    return KnownPlaces(*(part[np.sort(first)] for part in every))
 
 
 def other_hills(
@@ -249,7 +241,7 @@ def other_hills(
             top, height = _climb(position, level, log_density, scales, length, rng)
             tops.append(top)
             levels.append(height)
-    return KnownPlaces(np.reshape(tops, (len(tops), len(scales))), np.array(levels), np.ones(len(tops), dtype=bool))
+    return KnownPlaces(np.reshape(tops, (len(tops), len(scales))), np.array(levels))
 
 
 def _climb(position, level, log_density, scales, num_steps, rng):

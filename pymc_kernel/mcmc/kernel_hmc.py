@@ -8,9 +8,7 @@ leapfrog trajectories along it, and accepts with the true log density or a kept 
   the surrogate's density (Liu 2001, section 9.4.3). Step size, length and number of the trajectories are chosen on the
   surrogate, without evaluations. Where it is good, draws are nearly independent, for one evaluation each.
 - A share of the moves are those of adaptive Metropolis, so that a bad surrogate costs efficiency, but neither
-  correctness nor irreducibility; and as many add the difference of two earlier draws, as in differential evolution (ter
-  Braak and Vrugt 2008), since neither of the other two goes from mode to mode. The shares after tuning are those with
-  which the slowest coordinate goes farthest.
+  correctness nor irreducibility.
 - Until the log density has stopped rising nothing is learned about the posterior, see ``burn_in``.
 - After tuning all is frozen, and each draw reports its log weight, density over surrogate: see ``chain_checks``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
@@ -22,14 +20,11 @@ are scheduled. After tuning every chain is a Markov chain of its own that leaves
 """
 
 import math
-from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
 
 from pymc_kernel.mcmc import adaptive_metropolis as walk
 from pymc_kernel.mcmc import burn_in, noise
@@ -48,24 +43,15 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
 
-
-class Shares(NamedTuple):
-    """How often each kind of moves is made."""
-
-    walk: float = 1.0
-    trajectories: float = 0.0
-    differences: float = 0.0
-
-
-MOVES = Shares._fields
-WALK, TRAJECTORIES, DIFFERENCES = MOVES
+#: Kinds of moves.
+MOVES = ("walk", "trajectories")
+WALK, TRAJECTORIES = MOVES
 
 _NUM_VISITED = 4000  # places remembered
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LONGEST_BURN_IN = 0.5  # of tuning
 TUNE = 1000  # draws, by default: PyMC's
-_KEPT = 0.98  # of the weight of a jump, from one move of its kind to the next: fifty are averaged over
-_FARTHEST = 1e6  # largest ratio of squared jumps that matters: shares differ by less than a millionth then
+_MEMORY = 50.0  # moves of a kind that its worth is averaged over
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 
 
@@ -78,7 +64,7 @@ class Config:
     surrogate
         One of ``pymc_kernel.scores``: ``Values``, or a score-matching estimator (``Lite``, ``Finite``, ``Nystrom``).
     exploring_share : float
-        Share of moves that do not go along the surrogate, in (0, 1]: half by the random walk, half by differences.
+        Share of random-walk moves in (0, 1].
     max_steps : int
         Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
     target_accept : float or "auto"
@@ -113,11 +99,9 @@ class State(NamedTuple):
     evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
-    hills: np.ndarray  # (k, d), tops of hills that a search before the first draw has found
-    jumps: np.ndarray  # (3, d, d) of each kind of moves: sum of outer products of jump and itself, of the latest ones
-    num_jumps: np.ndarray  # (3,), how many these are
+    worth: np.ndarray  # (2,) mean squared jumps of walk and trajectories times acceptance, of the latest moves
     fit: SurrogateFit | None = None
-    shares: Shares = Shares()  # all moves are walks until there is a surrogate
+    walk_share: float = 1.0  # of moves; one until there is a surrogate
     iteration: int = 0  # of the adaptation
     num_learned: int = 0  # draws that the walk's covariance is learned from: those since the burn-in
     num_fits: int = 0
@@ -130,25 +114,23 @@ class Info(NamedTuple):
 
     accepted: bool
     accept_prob: float
-    scale: float  # of the random walk, or the step size; 1 for differences
+    scale: float  # of the random walk, or the step size
     proposal: np.ndarray  # (d,)
     proposal_log_density: float
     move: str  # one of ``MOVES``
     energy_error: float  # minus the log acceptance ratio
     num_steps: int  # leapfrog steps
-    jump: np.ndarray  # (d,) to the proposal, times the root of the acceptance probability
+    squared_jump: float = 0.0  # of the proposal, in units of the walk's covariance, times acceptance probability
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
-def init(position, log_density: float, config: Config, hills: np.ndarray | None = None) -> State:
-    """Return the first state, with tops of ``hills`` (k, d) if some are known; errors as in the random walk."""
+def init(position, log_density: float, config: Config) -> State:
+    """Return the first state; errors as in ``adaptive_metropolis.init``."""
     first = walk.init(position, log_density, walk.Config(covariance=config.covariance, noisy=config.noisy))
     position, log_density, d = first.position, first.log_density, first.position.size
     evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
     visited, arrival = empty_history(_NUM_VISITED, d), burn_in.Arrival(d)
-    hills = np.empty((0, d)) if hills is None else hills
-    no_jumps = np.zeros((len(MOVES), d, d)), np.zeros(len(MOVES))
-    return State(position, log_density, first, evaluated, visited, arrival, hills, *no_jumps)
+    return State(position, log_density, first, evaluated, visited, arrival, np.zeros(2))
 
 
 # -- one draw -------------------------------------------------------------------------------------------
@@ -160,10 +142,10 @@ def step(
     """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
     With everything learned held fixed, each kind of move leaves the target invariant, and so does their mixture:
-    walk and differences are symmetric, a chain of trajectories is reversible with respect to the surrogate.
+    the walk is symmetric, a chain of trajectories is reversible with respect to the surrogate.
     """
-    origin, scale = state.position, 1.0
-    move = MOVES[bisect(list(accumulate(state.shares[:-1])), rng.random())]
+    origin = state.position
+    move = WALK if rng.random() < state.walk_share else TRAJECTORIES
     num_steps, log_ratio = 0, 0.0
     if move == WALK:
         scale = math.exp(state.walk.log_scale)
@@ -171,26 +153,23 @@ def step(
         if state.walk.iteration >= state.walk.noise.next_probe:
             here = state.walk._replace(position=origin, log_density=state.log_density)
             state = state._replace(walk=walk.probed(here, log_density))
-    elif move == DIFFERENCES:
-        one, other = state.fit.archive[rng.integers(len(state.fit.archive), size=2)]
-        place = origin + (one - other)
     else:
         scale = state.fit.step_size
         place, log_ratio, num_steps = (one[0] for one in along(rng, origin[None], state.fit))
-    if np.array_equal(place, origin):  # the surrogate's own chain may stay where it was, and draws may be equal
+    if np.array_equal(place, origin):  # the surrogate's own chain may stay where it was
         proposed, gain, accepted, probability = state.log_density, 0.0, False, 1.0
     else:
         proposed = log_density(place) if np.isfinite(place).all() else -math.inf
         gain = proposed - state.log_density + float(log_ratio)
         accepted, probability = metropolis_accept(rng, gain)
     state = decided(state, accepted, position=place, log_density=proposed)
-    jump = math.sqrt(probability) * (place - origin) if probability > 0.0 else np.zeros(origin.size)
-    weight = _log_weight(state)
+    away = to_unit(state.walk.factor, origin, place[None])[0] if probability > 0.0 else np.zeros(1)
+    jump, weight = probability * float(away @ away), _log_weight(state)
     return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jump, weight)
 
 
 def _log_weight(state):
-    if not (state.is_weighed and state.shares.trajectories == max(state.shares)):
+    if not (state.is_weighed and state.fit is not None and state.walk_share < 1.0):
         return math.nan
     here = to_unit(state.fit.factor, state.fit.mean, state.position[None])[0]
     return state.log_density - value_and_score(here, state.fit.expansion, np.empty_like(here))
@@ -200,13 +179,8 @@ def _log_weight(state):
 
 
 def is_dropped(state: State) -> bool:
-    """Return whether there is a surrogate that no move goes along, after tuning, and most moves are walks."""
-    return state.fit is not None and state.shares.trajectories == 0.0 and state.shares.walk == max(state.shares)
-
-
-def is_apart(state: State) -> bool:
-    """Return whether most moves are differences, after tuning: modes apart, or a surrogate that adds little."""
-    return state.shares.differences > 0.5
+    """Return whether there is a surrogate that no move goes along: after tuning, if the walk moved farther."""
+    return state.fit is not None and state.walk_share == 1.0
 
 
 def enough_tuning(num_dims: int) -> int:
@@ -252,10 +226,9 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
-    jumps, num_jumps, k = state.jumps.copy(), state.num_jumps.copy(), MOVES.index(info.move)
-    jumps[k] = _KEPT * jumps[k] + np.outer(info.jump, info.jump)
-    num_jumps[k] = _KEPT * num_jumps[k] + 1.0
-    state = state._replace(evaluated=evaluated, jumps=jumps, num_jumps=num_jumps, iteration=state.iteration + 1)
+    worth, k = state.worth.copy(), MOVES.index(info.move)
+    worth[k] += (info.squared_jump - worth[k]) / _MEMORY
+    state = state._replace(evaluated=evaluated, worth=worth, iteration=state.iteration + 1)
     return _learn_shape(state, info, config) if state.arrival is None else _burn_in_draw(state, info, config)
 
 
@@ -293,58 +266,24 @@ def _end_burn_in(state):
     size = math.exp(past.log_scale) / best
     shape = past._replace(mean=state.position, factor=size * past.factor, log_scale=math.log(best), iteration=0)
     visited = append(empty_history(_NUM_VISITED, state.position.size), state.position)
-    return _without_jumps(state._replace(walk=shape, visited=visited, arrival=None))
+    return state._replace(walk=shape, visited=visited, arrival=None)
 
 
 def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
-    """Return the state with a new surrogate, along which moves go from now on, but for the exploring share."""
+    """Return the state with a new surrogate, along which most moves go from now on."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
-    # Before the first fit, walks had a shape of their own.
-    state = _without_jumps(state) if state.fit is None else state
-    shares = _while_tuning(config.exploring_share)
-    return state._replace(fit=fit, shares=shares, num_fits=state.num_fits + 1, walk=shape)
-
-
-def _without_jumps(state):
-    return state._replace(jumps=np.zeros_like(state.jumps), num_jumps=np.zeros_like(state.num_jumps))
-
-
-def _while_tuning(exploring_share):
-    """Return the shares of moves while a chain tunes."""
-    return Shares(0.5 * exploring_share, 1.0 - exploring_share, 0.5 * exploring_share)
-
-
-def farthest_shares(squared_jumps: np.ndarray, exploring_share: float) -> Shares:
-    """Return the shares of moves with which a chain goes farthest in its slowest coordinate.
-
-    The mean squared jumps of a mixture of moves are those of its kinds (3, d) times their shares, and a chain is as
-    slow as its slowest coordinate, such as that from mode to mode. So the shares solve a linear program. Walk and
-    differences have half of the ``exploring_share`` each, at least. Where no kind moved in some coordinate, or one too
-    far for numbers, shares stay those of tuning.
-    """
-    rest, farthest = 0.5 * exploring_share, squared_jumps.max(axis=0)
-    if not (farthest.min() > 0.0 and np.isfinite(farthest).all()):
-        return _while_tuning(exploring_share)
-    far = (squared_jumps / farthest.min()).clip(max=_FARTHEST)
-    # The last unknown is at most what each coordinate has.
-    slower = np.column_stack([-far.T, np.ones(far.shape[1])])
-    bounds = [(rest, 1.0), (0.0, 1.0), (rest, 1.0), (0.0, None)]
-    found = linprog([0.0, 0.0, 0.0, -1.0], slower, np.zeros(len(slower)), [[1.0, 1.0, 1.0, 0.0]], [1.0], bounds).x
-    return Shares(*np.clip(found[:3], [rest, 0.0, rest], 1.0).tolist())
+    return state._replace(fit=fit, walk_share=config.exploring_share, num_fits=state.num_fits + 1, walk=shape)
 
 
 def finish(state: State, config: Config) -> State:
     """Return the state for sampling after tuning, without what only learning needs.
 
-    A surrogate whose moves add nothing is not used: at the walls of a box one proposal in a hundred is accepted.
+    A surrogate along which the chain moved less far than by the walk is not used: at the walls of a box one proposal
+    in a hundred is accepted.
     """
-    if state.fit is not None:
-        # In coordinates in which the draws are uncorrelated and have unit variances.
-        half = np.linalg.solve(state.walk.factor, state.jumps)
-        white = np.linalg.solve(state.walk.factor, half.transpose(0, 2, 1))
-        squared_jumps = np.diagonal(white, axis1=1, axis2=2) / np.maximum(state.num_jumps, 1.0)[:, None]
-        state = state._replace(shares=farthest_shares(squared_jumps, config.exploring_share))
+    if state.worth[1] < state.worth[0]:
+        state = state._replace(walk_share=1.0)
     settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))
     evaluated = empty_history(0, state.position.size + 1)
     return state._replace(evaluated=evaluated, walk=settled, is_weighed=not config.noisy)
@@ -386,5 +325,5 @@ def frozen(states: Sequence[State], config: Config) -> State:
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     shape = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    jumps, num_jumps = sum(s.jumps for s in states), sum(s.num_jumps for s in states)
-    return finish(states[0]._replace(walk=shape, jumps=jumps, num_jumps=num_jumps, rejections=0), config)
+    worth = np.mean([s.worth for s in states], axis=0)
+    return finish(states[0]._replace(walk=shape, worth=worth, rejections=0), config)

@@ -45,7 +45,6 @@ class SurrogateFit(NamedTuple):
     chain_length: int  # trajectories of a proposal
     learned: Learned
     shape: Shape  # of the draws
-    archive: np.ndarray | None = None  # (m, d), draws whose differences are moves; None for particles
 
 
 @compiled
@@ -179,11 +178,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     )  # fmt: skip
     if learned is None:
         return None
-    found = tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)
-    # Differences between draws and hills that no chain is on lead there, and stay where a hill has its share of mass.
-    hills = states[0].hills
-    hills = np.resize(hills, (int(config.exploring_share * len(draws)), draws.shape[1])) if len(hills) else hills
-    return found._replace(shape=shape, archive=np.concatenate([draws, hills]))
+    return tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)._replace(shape=shape)
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:

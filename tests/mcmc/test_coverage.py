@@ -42,21 +42,18 @@ def test_one_long_stay_does_not_hide_the_tail(rng):
     assert is_missing_mass(coverage_of(held))
 
 
-WENT_ALONG = np.eye(2) * np.array([1.0, 2.0, 0.0])[:, None, None]  # squared jumps of the kinds of moves
-
-
 def tuned(spread, rng, config):
     """A state after tuning whose surrogate is N(0, spread^2 I) in two dimensions."""
     points = rng.standard_normal((200, 2))
     surrogate = Values().fit(points, -0.5 * (points**2).sum(axis=1) / spread**2, rng, noisy=False)
     expansion, unit = surrogate.expansion, np.eye(2)
     learned = Learned(surrogate, Values(), 0.0)
-    fit = SurrogateFit(np.zeros(2), unit, expansion, 0.5 * spread, 5, 4, learned, (np.zeros(2), unit), points)
+    fit = SurrogateFit(np.zeros(2), unit, expansion, 0.5 * spread, 5, 4, learned, (np.zeros(2), unit))
     state = kh.init(np.zeros(2), 0.0, config)._replace(fit=fit, arrival=None)
     visited = state.visited
     for x in points:
         visited = append(visited, x)
-    return kh.finish(state._replace(jumps=WENT_ALONG, num_jumps=np.ones(3), visited=visited), config)
+    return kh.finish(state._replace(walk_share=0.1, visited=visited), config)
 
 
 @pytest.mark.parametrize(("spread", "is_missing"), [(0.6, True), (1.0, False), (1.3, False)])

@@ -58,7 +58,7 @@ def test_the_walk_keeps_its_step_when_learning_begins():
     factor, config = np.array([[3.0, 0.0], [1.0, 0.5]]), kh.Config()
     state = kh.init(np.zeros(2), 0.0, config)
     walk = state.walk._replace(factor=factor, log_scale=-2.0)
-    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, kh.TRAJECTORIES, 0.0, 0, np.zeros(2))
+    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, kh.TRAJECTORIES, 0.0, 0)
     after = kh.learn_from(state._replace(walk=walk, iteration=1000), info, config)
     assert after.arrival is None
     assert math.exp(after.walk.log_scale) == pytest.approx(am.optimal_scale(2))

@@ -103,7 +103,7 @@ def test_walks_of_kernel_hmc_aim_lower_under_noise():
     _, state = chain(kh, config, density, 2, 4, 160)
     assert state.walk.noise.num_probes >= 2
     before = state.walk
-    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, kh.WALK, 0.0, 0, np.zeros(2))
+    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, kh.WALK, 0.0, 0)
     after = kh.learn_from(state, info, config).walk
     fall = before.log_scale - after.log_scale
     assert fall == pytest.approx((1.0 + before.iteration) ** -0.6 * before.noise.target, rel=1e-9)

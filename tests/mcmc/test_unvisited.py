@@ -11,7 +11,7 @@ def two_modes(x):
 
 
 def evaluated(positions, log_density):
-    return KnownPlaces(positions, np.array([log_density(p) for p in positions]), np.zeros(len(positions), dtype=bool))
+    return KnownPlaces(positions, np.array([log_density(p) for p in positions]))
 
 
 def test_a_mode_that_no_draw_is_near_is_found(rng):
@@ -107,7 +107,7 @@ def test_the_arms_of_a_banana_are_no_missed_modes(rng):
 
 
 def test_places_without_density_are_left_out(rng):
-    places = KnownPlaces(np.array([[0.0], [1.0], [2.0]]), np.array([np.nan, -np.inf, -1.0]), np.zeros(3, dtype=bool))
+    places = KnownPlaces(np.array([[0.0], [1.0], [2.0]]), np.array([np.nan, -np.inf, -1.0]))
     assert len(other_hills(places, lambda x: -1.0, np.ones(1), 100, rng).positions) == 0
     draws = 2.0 + 0.1 * rng.standard_normal((100, 1))
     assert missed(places, draws, np.full(100, -1.0)) is None

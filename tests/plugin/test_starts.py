@@ -7,7 +7,6 @@ import pytest
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.mcmc.chain_checks import KnownPlaces
 from pymc_kernel.plugin.model.priors import ModelPrior, PriorDraws, first_places, prior_draws
 
 
@@ -79,22 +78,11 @@ def test_other_modes_are_looked_for_in_the_prior_s_units(rng):
     def two_modes(x):
         return -12.5e-12 * float(((x[0] - 1e6 * np.array([3.0, -3.0])) ** 2).min()) - 20.0 * (x[0] < 0.0)
 
-    start, places = prior.choose(two_modes, rng)
-    places = prior.with_tops(places, two_modes, 100, rng)
+    start, places = prior.choose(two_modes, rng, budget=100)
     assert start[0] > 0.0
     assert places.positions.shape == (4, 1)
     assert places.positions[3] == pytest.approx(-3e6, rel=0.05)
-    assert places.is_top.tolist() == [True, False, False, True]
     assert places.log_densities[3] == two_modes(places.positions[3])
-
-
-def test_kernel_hmc_knows_the_hills_that_a_search_has_found():
-    with pm.Model():
-        pm.Normal("x")
-        step = pk.KernelHMC()
-    places = KnownPlaces(np.array([[0.0], [3.0]]), np.zeros(2), np.array([False, True]))
-    assert step.first_state(np.zeros(1), 0.0, places).hills.tolist() == [[3.0]]
-    assert step.first_state(np.zeros(1), 0.0, None).hills.shape == (0, 1)
 
 
 def test_a_likelihood_that_fails_away_from_the_initial_point_is_zero_there(rng):
@@ -107,8 +95,7 @@ def test_a_likelihood_that_fails_away_from_the_initial_point_is_zero_there(rng):
             return -np.inf
         return -1.0
 
-    start, places = prior.choose(fragile, rng)
-    places = prior.with_tops(places, fragile, 100, rng)
+    start, places = prior.choose(fragile, rng, budget=100)
     np.testing.assert_array_equal(start, [0.0, 0.0])
     assert np.isfinite(places.log_densities).sum() == 1
 

@@ -13,7 +13,7 @@ import xarray as xr
 from pymc.initial_point import make_initial_point_expression, make_initial_point_fn
 from pymc.logprob.basic import transformed_conditional_logp
 
-from pymc_kernel.mcmc.chain_checks import KnownPlaces, joined, other_hills
+from pymc_kernel.mcmc.chain_checks import KnownPlaces, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
 from pymc_kernel.plugin.model.interpreter import STABLE, UNOPTIMIZED
 from pymc_kernel.plugin.model.unconstrained import over_positions, unconstrained_draws
@@ -199,32 +199,26 @@ class PriorDraws:
         return np.where(spread > 0.0, spread, 1.0)
 
     def choose(
-        self, log_density: Callable[[np.ndarray], float], rng: np.random.Generator
+        self, log_density: Callable[[np.ndarray], float], rng: np.random.Generator, budget: int = 0
     ) -> tuple[np.ndarray, KnownPlaces]:
         """Return a start, (d,), and all points evaluated: the initial point and twenty draws from the prior.
 
         The start is one of these, with probability in proportion to the likelihood. So a chain keeps the initial point
         where that is far better than the draws; and where draws from the prior fall into several modes, chains begin in
-        different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero.
+        different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero. ``budget``
+        limits further calls, to climb from the draws towards other modes; chains do not start where these end.
         """
         chosen = rng.choice(len(self.positions), min(STARTS_TRIED, len(self.positions)), replace=False)
         candidates = np.vstack([self.default, self.positions[chosen]])
         priors = np.array([self.default_log_density, *self.log_densities[chosen]])
         levels = np.array([log_density(candidate) for candidate in candidates])
         log_likelihoods = np.where(np.isfinite(levels) & np.isfinite(priors), levels - priors, -np.inf)
-        places = KnownPlaces(candidates, levels, np.zeros(len(levels), dtype=bool))
+        places = KnownPlaces(candidates, levels)
         if not np.isfinite(log_likelihoods).any():
             return self.default, places
-        return candidates[rng.choice(len(candidates), p=normalized(log_likelihoods))], places
-
-    def with_tops(
-        self, places: KnownPlaces, log_density: Callable[[np.ndarray], float], budget: int, rng: np.random.Generator
-    ) -> KnownPlaces:
-        """Return the places, and tops of other hills that climbs from them reach within ``budget`` evaluations."""
+        start = candidates[rng.choice(len(candidates), p=normalized(log_likelihoods))]
         tops = other_hills(places, log_density, self.scales, budget, rng)
-        levels = np.where(np.isfinite(places.log_densities), places.log_densities, -np.inf)
-        is_highest = np.isfinite(levels) & (levels == levels.max())
-        return joined([places._replace(is_top=is_highest), tops])
+        return start, KnownPlaces(np.vstack([candidates, tops.positions]), np.append(levels, tops.log_densities))
 
 
 def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> PriorDraws | None:

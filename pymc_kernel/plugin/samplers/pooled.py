@@ -14,7 +14,7 @@ from pymc.step_methods.compound import BlockedStep, CompoundStep, flatten_steps
 
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.chain_checks import joined
+from pymc_kernel.mcmc.chain_checks import KnownPlaces
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_keywords, check_whole, keywords_of
 from pymc_kernel.plugin.emulation.emulate import learn, part_of
@@ -27,14 +27,14 @@ from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
-from pymc_kernel.plugin.samplers.step_methods import KernelHMC, problem_of_moves
+from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.samplers.transition_step import NUM_VISITED
 from pymc_kernel.plugin.warn import report, warn_user
 
 _ENOUGH = 0.2  # distance at which an emulated model is good enough: at least six of ten proposals are accepted
 _STUCK = 0.1  # share of a chain without a move of one group, above which to warn: ten such stretches fill a chain
 _NOISY = 1.7  # nats: above this a fixed computing budget is better spent on better estimates (Doucet et al. 2015)
-_MODES_APART = "the posterior has modes apart, which chains may not go between: pk.sample_surrogate weighs them."
+_MODES_APART = "the posterior has modes apart, which chains do not go between: pk.sample_surrogate weighs them."
 
 
 def sample_khmc(
@@ -160,8 +160,8 @@ def sample_khmc(
             step.density.seed(rng)  # the noise of the estimates by which starts are chosen
         starts = _starts(model, step, initvals, chains, tune, rng)
         step.learned, ends = _tune_together(step, starts, tune, rng, progressbar)
-        if said := problem_of_moves(step.learned):
-            warn_user(f"sample_khmc: {said}")
+        if kernel_hmc.is_dropped(step.learned):
+            warn_user(f"sample_khmc: {DROPPED}")
         took = {
             "tuning_steps": int(tune),
             "tuning_time": time.perf_counter() - began,
@@ -302,12 +302,12 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
         if not overrides and default is not None:
             position = step.pilot_start(default, rng)
         elif not overrides and step.prior is not None:
-            position, places = step.prior.choose(step.density, rng)
+            position, places = step.drawn_start(tune, rng)
             tried.append(places)
         if position is None or not math.isfinite(step.first_estimate(position)):
             position = _jittered(model, step, overrides or {}, rng)
         positions.append(position)
-    step.tried = step.with_hills(joined(tried), len(tried) * tune, rng) if tried else None
+    step.tried = KnownPlaces(*(np.concatenate(parts) for parts in zip(*tried, strict=True))) if tried else None
     return positions
 
 
@@ -333,7 +333,7 @@ def _tune_together(step, starts, tune, rng, progressbar):
     rngs, states, noises = rng.spawn(len(starts)), [], []
     for own, position in zip(rngs, starts, strict=True):
         step.density.seed(own)
-        states.append(step.first_state(position, step.first_estimate(position), step.tried))
+        states.append(kernel_hmc.init(position, step.first_estimate(position), step.config))
         step.density.settle(True)
         noises.append(step.density.noise)
     plan = kernel_hmc.stretches(states[0].position.size, tune)

@@ -38,9 +38,9 @@ _SHARED_PARAMETERS = """
 """
 
 _SHARED_NOTES = """
-    One evaluation of the log density a draw at most; while tuning on an estimated likelihood one more in ten draws of
-    the random walk, at the point where the chain is, to measure the noise. For an estimated likelihood the estimate
-    that was accepted is kept, so the posterior is exact; all free variables must then be in the one block.
+    One evaluation of the log density a draw at most; while tuning on an estimated likelihood one more in ten, at the
+    point where the chain is, to measure the noise. For an estimated likelihood the estimate that was accepted is
+    kept, so the posterior is exact; all free variables must then be in the one block.
 
     A chain that tunes for 200 draws or more begins at PyMC's initial point or at one of twenty draws from the prior,
     with probability in proportion to their likelihood, and the first proposals have the prior's scales. With
@@ -183,23 +183,10 @@ _ESTIMATORS = {
     "nystrom": lambda: scores.Nystrom(num_basis=50),
 }
 #: The warning about a surrogate that was learned and is not used.
-_DROPPED = (
-    "the surrogate is not used: while tuning, the random walk went farthest in the slowest coordinate, and makes most "
+DROPPED = (
+    "the surrogate is not used: while tuning, moves along it did not go as far as the random walk's, which makes all "
     "draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
 )
-#: The warning about modes between which other moves do not go.
-_APART = (
-    "most draws are made by differences of earlier ones, which go farther than other moves, as between modes apart. A "
-    "mode that no chain has been in is missing, and neither R-hat nor another warning says so: compare with "
-    "pm.sample_smc(kernel=pk.ASMC), or start chains in all modes that you know."
-)
-
-
-def problem_of_moves(state: kernel_hmc.State) -> str:
-    """Return what the shares of moves after tuning say in words, or nothing."""
-    if kernel_hmc.is_dropped(state):
-        return _DROPPED
-    return _APART if kernel_hmc.is_apart(state) else ""
 
 
 class KernelHMC(TransitionStep):
@@ -214,9 +201,8 @@ class KernelHMC(TransitionStep):
         others match scores at the visited points. "auto" is "values", which is far better in the benchmarks, except for
         heavy tails, where they are alike.
     exploring_share : float
-        Share of moves not along the surrogate once there is one, in (0, 1]: half are by a random walk, half add the
-        difference of two earlier draws, which may lead to another mode. After tuning shares are those with which the
-        slowest coordinate goes farthest; none go along a surrogate that adds nothing.
+        Share of random-walk moves once there is a surrogate, in (0, 1]. It becomes 1 after tuning if surrogate moves do
+        not go as far as the walk's.
     max_steps : int
         Most leapfrog steps in a trajectory; they cost microseconds and no evaluation.
     target_accept : float or "auto"
@@ -230,8 +216,7 @@ class KernelHMC(TransitionStep):
     Further statistics: ``move`` (the kind of move, in words: one of ``pymc_kernel.mcmc.kernel_hmc.MOVES``),
     ``num_steps`` (leapfrog steps), ``energy_error`` (minus the log of the acceptance ratio), ``surrogate_quality``
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
-    (log density minus surrogate at the draw; NaN where the density is estimated or the surrogate is not used for most
-    moves).
+    (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
 
     A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone; its end is one
     proposal. The number of trajectories is chosen on the surrogate, so that the end is nearly independent of the start.
@@ -245,8 +230,7 @@ class KernelHMC(TransitionStep):
     like importance weights, by the Pareto shape of their tail; a warning says if a part of the posterior is likely to
     be missing.
 
-    Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values; ter Braak
-    and Vrugt (2008) for differences.
+    Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values.
 
     Examples
     --------
@@ -300,11 +284,6 @@ class KernelHMC(TransitionStep):
         noise_sd = None if state.fit is None else getattr(state.fit.learned.surrogate, "noise_sd", None)
         return super()._log_estimate_variance(state.walk) if noise_sd is None else noise_sd**2
 
-    def first_state(self, position, log_density, known):
-        """Return the first state of a chain, whose differences lead to hills that the search for a start found."""
-        hills = None if known is None else known.positions[known.is_top]
-        return kernel_hmc.init(position, log_density, self.config, hills)
-
     def _problem(self, state) -> str:
         if self.learned is not None or (state.fit is not None and self.num_tune >= _LEAST_TUNING):
             return super()._problem(state)
@@ -315,8 +294,8 @@ class KernelHMC(TransitionStep):
 
     def _warning(self, state):
         is_first = self.draw == self.num_tune + 1
-        if is_first and not self.tune and self.learned is None and (said := problem_of_moves(state)):
-            return self._said(WarningType.BAD_PARAMS, said)
+        if is_first and not self.tune and self.learned is None and kernel_hmc.is_dropped(state):
+            return self._said(WarningType.BAD_PARAMS, DROPPED)
         return super()._warning(state)
 
     def stop_tuning(self):

@@ -197,7 +197,7 @@ class TransitionStep(ArrayStepShared):
             position, log_density = self._better_start(position, log_density)
             try:
                 if self.learned is None:
-                    return self.first_state(position, log_density, self.known)
+                    return self._transition_module.init(position, log_density, self.config)
                 return self._transition_module.relocate(self.learned, position, log_density)
             except NonFiniteStartError as error:
                 cause = self.density.error
@@ -233,8 +233,7 @@ class TransitionStep(ArrayStepShared):
             there = self.density(start)
             is_better = there > log_density
         elif self.tune and is_default and _SEARCH_SHARE * self.num_tune >= STARTS_TRIED:
-            start, places = self.prior.choose(self.density, self.rng)
-            self.known = self.with_hills(places, self.num_tune, self.rng)
+            start, self.known = self.drawn_start(self.num_tune, self.rng)
             # Estimated once more: the best of many estimates is too large, and the chain would get stuck on it.
             there = self.first_estimate(start)
             is_better = math.isfinite(there)
@@ -243,20 +242,15 @@ class TransitionStep(ArrayStepShared):
         self.density.settle(True)
         return start, there
 
-    def first_state(self, position: np.ndarray, log_density: float, known: KnownPlaces | None):
-        """Return the first state of a chain; ``known`` places may help it."""
-        return self._transition_module.init(position, log_density, self.config)
-
     def pilot_start(self, position: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         """Return a position (d,) from a block's pilot simulations; ``position`` for coordinates not in the block."""
         start = rng.choice(self.density.starts)
         return np.where(np.isnan(start), position, start)
 
-    def with_hills(self, places: KnownPlaces, num_tune: int, rng: np.random.Generator) -> KnownPlaces:
-        """Return places, draws from the prior among them, and what climbs from these found in a share of tuning."""
-        if self.density.estimated:
-            return places
-        return self.prior.with_tops(places, self.density, int(_SEARCH_SHARE * num_tune), rng)
+    def drawn_start(self, num_tune: int, rng: np.random.Generator) -> tuple[np.ndarray, KnownPlaces]:
+        """Return a likely position (d,) among draws from the prior, which must exist, and all points evaluated."""
+        budget = 0 if self.density.estimated else int(_SEARCH_SHARE * num_tune)
+        return self.prior.choose(self.density, rng, budget)
 
     def _adapt(self, state, info):
         num_tune = self.num_tune if self.adaptation == "tuning" else 0
