@@ -60,10 +60,8 @@ from benchmarks import fresh, harness, learned_modes, learned_parts, learned_tai
 from benchmarks.learned_parts import STUCK
 from benchmarks.measures import smallest_bulk_ess
 from benchmarks.posteriors.drawn import drawn
-from benchmarks.posteriors.exact import PROBABILITIES
-from benchmarks.posteriors.judge import compared, judge, split_names
+from benchmarks.posteriors.judge import compared, judge
 from benchmarks.sbibm_tasks import PLAIN, TASKS
-from benchmarks.simulated_problems import FAMILIES as SIMULATORS
 from benchmarks.simulated_problems import MATCHED, exact_draws, problem_of
 from benchmarks.targets import linear_regression
 from pymc_kernel import smc, stein
@@ -274,15 +272,6 @@ def _without(patches):
         yield
 
 
-def _truth(exact, has_moments=True):
-    truth = {}
-    for name, draws in exact.items():
-        for entry, values in split_names(name, draws[None]).items():
-            moments = (values.mean(), values.std()) if has_moments else (np.nan, np.nan)
-            truth[entry] = np.array([*moments, *np.quantile(values, PROBABILITIES)])
-    return truth
-
-
 def _largest_error(summary, truth):
     worst = 0.0
     for name, exact in truth.items():
@@ -291,14 +280,18 @@ def _largest_error(summary, truth):
     return worst
 
 
+def _judged(row, truth, num_exact):
+    """Return right, silent, and the logarithm of the error."""
+    found = judge(row["summary"], truth, row["rhat"], row["said"], num_exact)
+    return [found.outcome == "right", found.outcome == "silent", np.log(_largest_error(row["summary"], truth))]
+
+
 def _measures(row, truth, num_exact, draws, num_evaluations, seconds):
     """Return right, silent, and logarithms of error, effective size and seconds."""
     if "summary" not in row:
         return np.full(len(MEASURES), np.nan)
-    found = judge(row["summary"], truth, row["rhat"], row["said"], num_exact)
     size = smallest_bulk_ess(np.stack(list(draws.values()), axis=-1)) / num_evaluations
-    error = _largest_error(row["summary"], truth)
-    return np.array([found.outcome == "right", found.outcome == "silent", *np.log([error, 1000.0 * size, seconds])])
+    return np.array([*_judged(row, truth, num_exact), *np.log([1000.0 * size, seconds])])
 
 
 def _khmc(step, settings, seed, kept, model):
@@ -313,9 +306,8 @@ def _khmc(step, settings, seed, kept, model):
 
 def khmc_outcome(family, seed, names):
     """Return the measures of each mechanism's absence, the first with all of them, (names + 1, measures)."""
-    posterior = drawn(family, seed)
-    truth, num_exact = _truth(posterior.exact, posterior.has_moments), len(next(iter(posterior.exact.values())))
-    model = posterior.make()
+    make, truth, num_exact = fresh.posterior_of(family, seed)
+    model = make()
     with model:
         step = pk.KernelHMC()
         zoo.measured(lambda: model, partial(_khmc, step, {"draws": 10, "tune": 200}, 0, {}), truth, "")  # compiles
@@ -347,9 +339,8 @@ def _particles(evaluate, prior, kind, settings, seed, kept, model):
 
 def particles_outcome(family, seed):
     """Return the same of particles: for each kind of moves with all mechanisms, then without each."""
-    posterior = drawn(family, seed)
-    truth, num_exact = _truth(posterior.exact, posterior.has_moments), len(next(iter(posterior.exact.values())))
-    model = posterior.make()
+    make, truth, num_exact = fresh.posterior_of(family, seed)
+    model = make()
     evaluate = compile_particle_density(model, "ablation", None)
     prior = pm.draw(model["x"], draws=1000, random_seed=seed)
     rows = []
@@ -423,12 +414,12 @@ def evidence_rows(first, repetitions, jobs):
                 yield _row(f"evidence: {name}", f"{problems}: {measure}", found[:, [0, k + 1], m], are_logs=True)
 
 
-def _sampler_rows(found, families, columns, groups):
+def _sampler_rows(found, families, columns, groups, measures=MEASURES):
     """Yield rows of mechanisms, (name, column with, column without), from found (problems, columns, measures)."""
     for name, on, off in columns:
         for group, own in groups.items():
             rows = [i for i, family in enumerate(families) if family in own]
-            for m, measure in enumerate(MEASURES):
+            for m, measure in enumerate(measures):
                 pair = found[rows][:, [on, off], m]
                 yield _row(name, f"{group}: {measure}", pair[np.isfinite(pair).all(axis=1)], measure in _LOGARITHMIC)
 
@@ -727,36 +718,32 @@ OF_ROUNDS = ("right", "silent", "error", "seconds")
 
 def rounds_outcome(family, seed, names):
     """Return the measures of ``sample_likelihood_free`` by default, then without each mechanism, (names + 1, 4)."""
-    problem, _, _, observed = problem_of(family, seed, 1, {**SIMULATORS, **MATCHED})
-    exact = {"z": exact_draws(problem, observed, np.random.default_rng(seed))}
-    truth, num_exact = _truth(exact), len(exact["z"])
-    call = partial(zoo.SAMPLERS["sample_likelihood_free"][0], seed=seed)
+    make, truth, num_exact = fresh.posterior_of(family, seed)
+    call = partial(fresh.SAMPLERS["sample_likelihood_free"][0], seed=seed)
     found = []
     for patches in ({}, *(ROUNDS[name] for name in names)):
         begun = time.process_time()
         with _without(patches):
-            row = zoo.measured(lambda: fresh.simulator_model(problem, observed), call, truth, "")
+            row = zoo.measured(make, call, truth, "")
         log_seconds = np.log(time.process_time() - begun)
-        if "summary" not in row:
+        if "raised" in row:
             print(family, seed, patches.keys(), row["raised"], flush=True)
-            found.append([False, False, np.nan, log_seconds])
-            continue
-        verdict = judge(row["summary"], truth, row["rhat"], row["said"], num_exact)
-        log_error = np.log(_largest_error(row["summary"], truth))
-        found.append([verdict.outcome == "right", verdict.outcome == "silent", log_error, log_seconds])
+        judged = _judged(row, truth, num_exact) if "summary" in row else [False, False, np.nan]
+        found.append([*judged, log_seconds])
     return np.array(found, dtype=float)
 
 
-def rounds_rows(first, repetitions, jobs):
+def rounds_rows(first, repetitions, jobs, names=tuple(ROUNDS), groups=tuple(ROUNDED)):
     """Yield rows of rounds of simulations."""
-    for group, (families, names) in ROUNDED.items():
-        asked = [(family, seed, names) for seed in range(first, first + repetitions) for family in families]
+    for group in groups:
+        families, able = ROUNDED[group]
+        own = [name for name in names if name in able]
+        if not own:
+            continue
+        asked = [(family, seed, own) for seed in range(first, first + repetitions) for family in families]
         found = np.array(list(harness.results(rounds_outcome, asked, jobs)))
-        for k, name in enumerate(names):
-            for m, measure in enumerate(OF_ROUNDS):
-                pair = found[:, [0, k + 1], m]
-                pair = pair[np.isfinite(pair).all(axis=1)]
-                yield _row(f"rounds: {name}", f"{group}: {measure}", pair, measure in _LOGARITHMIC)
+        columns = [(f"rounds: {name}", 0, k + 1) for k, name in enumerate(own)]
+        yield from _sampler_rows(found, [family for family, *_ in asked], columns, {group: families}, OF_ROUNDS)
 
 
 # -- searches on emulated models ---------------------------------------------------------------------------
@@ -843,7 +830,7 @@ def _searched(group, family, seed):
         kept["idata"] = fresh.SAMPLERS["sample_surrogate"][0](model, seed)
         return kept["idata"]
 
-    make, truth, num_exact = fresh._posterior(family, seed)
+    make, truth, num_exact = fresh.posterior_of(family, seed)
     row = zoo.measured(make, call, truth, "")
     if "summary" not in row:
         return [False, False, np.nan, np.nan]
@@ -942,14 +929,19 @@ TABLE = harness.Table(
 
 
 def main(
-    parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, mechanisms=(*KHMC, *LIKELIHOOD, *SEARCH),
-    groups=(*KHMC_GROUPS, *SIMULATED, *SEARCHED),
+    parts=tuple(PARTS), first=1000, repetitions=40, jobs=2, mechanisms=(*KHMC, *LIKELIHOOD, *ROUNDS, *SEARCH),
+    groups=(*KHMC_GROUPS, *SIMULATED, *ROUNDED, *SEARCHED),
 ):  # fmt: skip
     """Print the rows of the parts, and write them to the table.
 
-    Of ``khmc``, ``likelihood`` and ``search`` those of the ``mechanisms`` and of ``groups`` of problems.
+    Of the parts in ``chosen`` those of the ``mechanisms`` and of ``groups`` of problems.
     """
-    chosen = {"khmc": (KHMC, KHMC_GROUPS), "likelihood": (LIKELIHOOD, SIMULATED), "search": (SEARCH, SEARCHED)}
+    chosen = {
+        "khmc": (KHMC, KHMC_GROUPS),
+        "likelihood": (LIKELIHOOD, SIMULATED),
+        "rounds": (ROUNDS, ROUNDED),
+        "search": (SEARCH, SEARCHED),
+    }
     of_part = {
         part: (tuple(m for m in known if m in mechanisms), tuple(g for g in known_groups if g in groups))
         for part, (known, known_groups) in chosen.items()

@@ -15,10 +15,9 @@ import pymc as pm
 import pymc_kernel as pk
 from benchmarks import harness, zoo
 from benchmarks.posteriors.drawn import FAMILIES, drawn
-from benchmarks.posteriors.exact import PROBABILITIES
-from benchmarks.posteriors.judge import judge, split_names
+from benchmarks.posteriors.judge import judge, truth_of
 from benchmarks.simulated_problems import FAMILIES as SIMULATORS
-from benchmarks.simulated_problems import exact_draws, problem_of
+from benchmarks.simulated_problems import MATCHED, exact_draws, problem_of
 
 ROWS = harness.Rows(harness.ROWS / "fresh.jsonl", lambda row: (row["family"], row["seed"], row["sampler"]))
 HEADER = ("sampler", "answers", "right", "right: said", "wrong: said", "silent", "silent on", "s")
@@ -37,8 +36,7 @@ _FROM_SIMULATIONS = {name: zoo.SAMPLERS[name] for name in ("sample_likelihood_fr
 SAMPLERS = {**_FROM_DENSITIES, **_FROM_SIMULATIONS}
 
 
-def simulator_model(problem, observed):
-    """Return the model of a simulated problem and its data."""
+def _simulator_model(problem, observed):
     with pm.Model() as model:
         z = pm.Normal("z", 0.0, 1.0, shape=problem.width)
         pm.Simulator("y", lambda rng, z, size: problem.simulate(rng, z[None])[0], z, observed=observed)
@@ -46,26 +44,22 @@ def simulator_model(problem, observed):
 
 
 @lru_cache(maxsize=1)
-def _posterior(family, seed):
+def posterior_of(family, seed):
     """Return a function that makes the model, its truth and how many exact draws that is from."""
-    if family in FAMILIES:
+    simulators = {**SIMULATORS, **MATCHED}
+    if family in simulators:
+        problem, _, _, observed = problem_of(family, seed, 1, simulators)
+        make, has_moments = partial(_simulator_model, problem, observed), True
+        exact = {"z": exact_draws(problem, observed, np.random.default_rng(seed))}
+    else:
         made = drawn(family, seed)
         make, exact, has_moments = made.make, made.exact, made.has_moments
-    else:
-        problem, _, _, observed = problem_of(family, seed, 1)
-        make, has_moments = partial(simulator_model, problem, observed), True
-        exact = {"z": exact_draws(problem, observed, np.random.default_rng(seed))}
-    truth = {}
-    for name, draws in exact.items():
-        for entry, values in split_names(name, draws[None]).items():
-            moments = (values.mean(), values.std()) if has_moments else (np.nan, np.nan)
-            truth[entry] = np.array([*moments, *np.quantile(values, PROBABILITIES)])
-    return make, truth, len(draws)
+    return make, truth_of(exact, has_moments), len(next(iter(exact.values())))
 
 
 def run(family, seed, sampler):
     """Return a row of the zoo, with its verdict."""
-    make, truth, num_exact = _posterior(family, seed)
+    make, truth, num_exact = posterior_of(family, seed)
     call, chains_are = SAMPLERS[sampler]
     row = zoo.measured(make, partial(call, seed=seed), truth, chains_are)
     row = {"family": family, "seed": seed, "sampler": sampler} | row

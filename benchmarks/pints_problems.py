@@ -39,8 +39,7 @@ import pymc_kernel as pk
 from benchmarks import harness, measures, zoo
 from benchmarks.gradient_free import CountedDensity
 from benchmarks.posteriors import draws as exact_draws
-from benchmarks.posteriors.exact import PROBABILITIES
-from benchmarks.posteriors.judge import judge, split_names
+from benchmarks.posteriors.judge import judge, truth_of
 
 CHAINS, OTHERS = 4, 40_000
 NUM_EXACT, NUM_COMPARED = 100_000, 1000
@@ -159,13 +158,9 @@ def drawn(name, seed, n):
 
 
 @cache
-def truth_of(name):
+def truth_about(name):
     """Return moments and quantiles of each coordinate."""
-    found = {}
-    for entry, values in split_names("x", drawn(name, 10_000, NUM_EXACT)[None]).items():
-        moments = (values.mean(), values.std()) if PROBLEMS[name].has_moments else (np.nan, np.nan)
-        found[entry] = np.array([*moments, *np.quantile(values, PROBABILITIES)])
-    return found
+    return truth_of({"x": drawn(name, 10_000, NUM_EXACT)}, PROBLEMS[name].has_moments)
 
 
 def distance_of(name, draws):
@@ -282,7 +277,7 @@ def measured(name, method, seed):
             kept.append(call(model, density, name, seed))
         return kept[-1]
 
-    truth, begun = truth_of(name), time.process_time()
+    truth, begun = truth_about(name), time.process_time()
     with np.errstate(all="ignore"):
         row = zoo.measured(make, run, truth, "")
     key = {"problem": name, "method": method, "seed": seed}

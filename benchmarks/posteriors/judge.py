@@ -45,6 +45,19 @@ def split_names(name, draws):
     return {f"{name}[{','.join(str(i + 1) for i in place)}]": draws[(..., *place)] for place in places}
 
 
+def truth_of(exact, has_moments=True):
+    """Return entry -> mean, standard deviation (NaN where it has none) and quantiles, of exact draws, name -> (n, ...).
+
+    Entries are those of :func:`split_names`.
+    """
+    truth = {}
+    for name, draws in exact.items():
+        for entry, values in split_names(name, draws[None]).items():
+            moments = (values.mean(), values.std()) if has_moments else (np.nan, np.nan)
+            truth[entry] = np.array([*moments, *np.quantile(values, PROBABILITIES)])
+    return truth
+
+
 def largest_rhat(draws):
     """Return the largest rank-normalized split R-hat; ``draws`` name -> (chain, draw). Infinite for chains that stand.
 
