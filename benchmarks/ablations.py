@@ -719,12 +719,13 @@ OF_ROUNDS = ("right", "silent", "error", "seconds")
 def rounds_outcome(family, seed, names):
     """Return the measures of ``sample_likelihood_free`` by default, then without each mechanism, (names + 1, 4)."""
     make, truth, num_exact = fresh.posterior_of(family, seed)
-    call = partial(fresh.SAMPLERS["sample_likelihood_free"][0], seed=seed)
+    sampler, chains_are = fresh.SAMPLERS["sample_likelihood_free"]
+    call = partial(sampler, seed=seed)
     found = []
     for patches in ({}, *(ROUNDS[name] for name in names)):
         begun = time.process_time()
         with _without(patches):
-            row = zoo.measured(make, call, truth, "")
+            row = zoo.measured(make, call, truth, chains_are)
         log_seconds = np.log(time.process_time() - begun)
         if "raised" in row:
             print(family, seed, patches.keys(), row["raised"], flush=True)
