@@ -18,7 +18,7 @@ import pymc_kernel as pk
 from benchmarks import harness
 from benchmarks.sbibm_tasks import PLAIN, TASKS, make_model
 from pymc_kernel.plugin.model.priors import ModelPrior
-from pymc_kernel.rounds import LocalLikelihood, ParticleSampler
+from pymc_kernel.rounds import LocalLikelihood, sample_particles
 
 ROWS = harness.Rows(harness.ROWS / "community_coverage.jsonl", lambda row: tuple(row["key"]))
 METHODS = ("one fit", "pk.sample_likelihood_free")
@@ -62,8 +62,7 @@ class _OneFit:
     def draws(self, data, rng):
         """Return draws (n, d) of the posterior, by likelihoods that differ as much as what was learned is unsure."""
         likelihoods = LocalLikelihood(self.fit, data, None).replicates()[:CHAINS]
-        sampler = ParticleSampler(2 * DRAWS)
-        found = [sampler.sample(rng, self.prior, likelihood).positions[:DRAWS] for likelihood in likelihoods]
+        found = [sample_particles(rng, self.prior, one, 2 * DRAWS).positions[:DRAWS] for one in likelihoods]
         return self.theta(np.concatenate(found))
 
 

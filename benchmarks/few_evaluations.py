@@ -34,7 +34,7 @@ from benchmarks.posteriors import posteriordb
 from pymc_kernel.plugin.emulation.model_graph import with_prior_alone
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior
-from pymc_kernel.rounds import ParticleSampler
+from pymc_kernel.rounds import sample_particles
 
 NUM_DRAWS, NUM_TRUE = 4000, 20_000
 BAD, FAR = 0.2, 0.25  # distance, and standard deviations that a quantile is off, of a run that must warn
@@ -203,7 +203,7 @@ def truth(name) -> tuple[np.ndarray, float]:
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
         costly = target(name)
-        draws = ParticleSampler(NUM_TRUE).sample(np.random.default_rng(0), costly.prior, costly.log_likelihood)
+        draws = sample_particles(np.random.default_rng(0), costly.prior, costly.log_likelihood, NUM_TRUE)
         np.savez(path, draws=draws.positions, log_evidence=draws.log_evidence)
     stored = np.load(path)
     return stored["draws"], float(stored["log_evidence"])

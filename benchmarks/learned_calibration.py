@@ -24,7 +24,7 @@ from scipy.special import ndtri
 import pymc_kernel as pk
 from benchmarks import harness
 from pymc_kernel.plugin.model.priors import ModelPrior
-from pymc_kernel.rounds import LocalLikelihood, ParticleSampler
+from pymc_kernel.rounds import LocalLikelihood, sample_particles
 
 ROWS = harness.Rows(harness.ROWS / "learned_calibration.jsonl", lambda row: tuple(row["key"]))
 BUDGET, MORE = 1_000, 5_000
@@ -213,10 +213,10 @@ def by_grid(simulator, seen):
 def by_more(simulator, seen, model, likelihood, rng):
     """Return means, standard deviations and standard errors (d,), by many simulations around the posterior."""
     prior = ModelPrior(model)
-    places = ParticleSampler(MORE).sample(rng, prior, likelihood, 0.6).positions
+    places = sample_particles(rng, prior, likelihood, MORE, 0.6).positions
     summaries = np.array([simulator.simulate(rng, theta) for theta in places])
     local = LocalLikelihood(pk.likelihood_free.LearnedLikelihood().fit(places, summaries, rng), seen, None)
-    draws = ParticleSampler(2000).sample(rng, prior, local)
+    draws = sample_particles(rng, prior, local, 2000)
     means = []
     for replicate in local.replicates():
         weights = np.exp(np.clip(replicate(draws.positions) - draws.log_likelihood, -30.0, 30.0))

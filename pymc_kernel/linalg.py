@@ -113,7 +113,10 @@ def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
         factor = definite_cholesky(whole, _PIVOT_ROUNDING * math.sqrt(n))
         if factor is not None:
             return factor
-    raise np.linalg.LinAlgError("the matrix is not positive definite, nor is it with a tenth of its diagonal added.")
+    raise np.linalg.LinAlgError(
+        "the matrix is not positive definite, nor is it with a tenth of its diagonal added: rescale the points x, or "
+        "raise the regularization."
+    )
 
 
 @compiled

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
 import numpy as np
-from scipy.special import gammaln, logsumexp
+from scipy.special import gammaln
 
 from pymc_kernel.density.sites import GammaPosterior, Likelihood, Propagation, WishartPosterior, empty_sites, propagate
 from pymc_kernel.errors import warn_caller
@@ -15,17 +15,15 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 
-def checked_data(data, least: int | None = None) -> np.ndarray:
-    """Return data as (n, d), or raise; a fit that is not the first needs only ``least`` points."""
+def checked_data(data) -> np.ndarray:
+    """Return data as (n, d), or raise."""
     x = as_points(data, "data")
     n, d = x.shape
-    least_points = d + 2 if least is None else least
-    if n < least_points:
-        raise ValueError(f"{n} points in {d} dimensions are too few: a bandwidth needs at least {least_points}.")
-    if least is None:
-        constant = np.flatnonzero(np.ptp(x, axis=0) == 0.0)
-        if constant.size:
-            raise ValueError(f"columns {constant.tolist()} are constant: a density over them does not exist.")
+    if n < d + 2:
+        raise ValueError(f"{n} points in {d} dimensions are too few: a bandwidth needs at least {d + 2}.")
+    constant = np.flatnonzero(np.ptp(x, axis=0) == 0.0)
+    if constant.size:
+        raise ValueError(f"columns {constant.tolist()} are constant: a density over them does not exist.")
     return x
 
 
@@ -119,9 +117,7 @@ class FittedKDE:
         of the first fit. ``rng`` draws the noise that breaks ties, as in :meth:`BayesianKDE.fit
         <pymc_kernel.density.BayesianKDE.fit>`. Data so far from the first that no posterior fits both raise ValueError.
         """
-        new = checked_data(x, least=1)
-        if new.shape[1] != self.centers.shape[1]:
-            raise ValueError(f"further data have {new.shape[1]} dimensions, the first had {self.centers.shape[1]}.")
+        new = as_points(x, "further data", num_dims=self.centers.shape[1])
         n, m = len(self.centers), len(new)
         new = without_ties(np.concatenate([self.centers, new]), np.random.default_rng(rng))[n:]
         sites = self.propagation.sites
@@ -131,7 +127,10 @@ class FittedKDE:
         centers = np.concatenate([self.centers, new])
         likelihood = Likelihood(new, np.arange(n, n + m), centers, n + m - 1.0)
         second = propagate(self.prior, first.posterior, empty_sites(self.prior, m), likelihood, self.max_sweeps)
-        _check_proper(second.posterior)
+        with np.errstate(all="ignore"):
+            factor = definite_cholesky(second.posterior.mean())
+        if factor is None or not second.posterior.concentration() > 0.0:
+            raise ValueError("x lies so far from the first data that no bandwidth fits both: fit all data anew.")
         second.warn(self.structure)
         sites = sites._make(map(np.concatenate, zip(first.sites, second.sites, strict=True)))
         log_evidence = second.log_evidence + float(first.sites.constants.sum())
@@ -174,75 +173,52 @@ class FittedKDE:
         return self.centers[chosen] + rng.standard_normal((size, len(root))) @ root.T
 
 
-def _check_proper(posterior) -> None:
-    """Raise ``ValueError`` where the posterior of the precision is no distribution."""
-    with np.errstate(all="ignore"):
-        precision = posterior.mean()
-    if not (
-        np.isfinite(precision).all() and posterior.concentration() > 0.0 and definite_cholesky(precision) is not None
-    ):
-        raise ValueError("x lies so far from the first data that no bandwidth fits both: fit all data anew.")
-
-
 # -- mixtures around data: compiled loops over pairs ---------------------------------------------------
 
 
 def normal_mixture(x: np.ndarray, centers: np.ndarray, precision: np.ndarray) -> np.ndarray:
     """Return the log of the mean normal density around the centers (n, d), at ``x`` (m, d); shape (m,)."""
-    return _log_mean_kernel(x, centers, np.linalg.cholesky(precision), 0.0) - 0.5 * len(precision) * LOG_2PI
+    root = np.linalg.cholesky(precision)
+    return _log_mean_kernel(x, centers, root, np.zeros(1)) - 0.5 * len(precision) * LOG_2PI
 
 
 def student_mixture(x: np.ndarray, centers: np.ndarray, posterior) -> np.ndarray:
     """Return the log of the mean of N(x | x_r, L^-1) over the posterior of L and the centers x_r, shape (m,)."""
     d = x.shape[1]
     if isinstance(posterior, WishartPosterior):
-        root, power = np.linalg.cholesky(np.linalg.inv(posterior.inverse_scale)), posterior.dof + 1.0
-    elif len(posterior.shape) == 1:
-        root, power = np.eye(d) / np.sqrt(2.0 * posterior.rate), 2.0 * posterior.shape[0] + d
+        root, powers = np.linalg.cholesky(np.linalg.inv(posterior.inverse_scale)), np.array([posterior.dof + 1.0])
     else:
-        return _student_products(x, centers, posterior.shape, posterior.rate)
-    constant = gammaln(0.5 * power) - gammaln(0.5 * (power - d)) - 0.5 * d * math.log(math.pi)
-    return constant + _log_mean_kernel(x, centers, root, power)
+        root = np.diag(1.0 / np.sqrt(np.broadcast_to(2.0 * posterior.rate, d)))
+        powers = 2.0 * posterior.shape + d / len(posterior.shape)
+    constant = (gammaln(0.5 * powers) - gammaln(0.5 * (powers - d / len(powers)))).sum() - 0.5 * d * math.log(math.pi)
+    return constant + _log_mean_kernel(x, centers, root, powers)
 
 
-def _student_products(x, centers, shape, rate):
-    """Return the log of the mean over centers of products of Student t, one a coordinate; a block of rows at a time."""
-    out = np.empty(len(x))
-    constant = (gammaln(shape + 0.5) - gammaln(shape) - 0.5 * np.log(2.0 * math.pi * rate)).sum()
-    block = max(1, 2**22 // centers.size)
-    for start in range(0, len(x), block):
-        distances = (x[start : start + block, None] - centers) / np.sqrt(2.0 * rate)
-        with np.errstate(over="ignore"):  # squared distances overflow so far away: the density is zero
-            logs = -((shape + 0.5) * np.log1p(distances**2)).sum(axis=2)
-        out[start : start + block] = logsumexp(logs, axis=1) - math.log(len(centers))
-    return constant + out
-
-
-def _log_mean_kernel(x, centers, root, power):
+def _log_mean_kernel(x, centers, root, powers):
     """Return the log determinant of a root plus the log of the mean over centers of a kernel, (m,).
 
-    The kernel is exp(-s / 2), or (1 + s)^(-power / 2) if the power is not zero; s is the squared distance of a point
-    and a center, both multiplied by the root.
+    The kernel is a product over blocks of coordinates, one for each of the ``powers``: exp(-s / 2), or
+    (1 + s)^(-power / 2) if the power is not zero; s is the squared distance of a point and a center in the block, both
+    multiplied by the root.
     """
     x, centers, out = x @ root, centers @ root, np.empty(len(x))
-    over_row_blocks(partial(_kernel_rows, x, centers, power, out), len(x), float(centers.size))
+    over_row_blocks(partial(_kernel_rows, x, centers, powers, out), len(x), float(centers.size))
     return np.log(np.diag(root)).sum() + out
 
 
 @compiled
-def _kernel_rows(x, centers, power, out, start, stop):
-    n, d = centers.shape
+def _kernel_rows(x, centers, powers, out, start, stop):
+    n, width = len(centers), centers.shape[1] // len(powers)
     logs = np.empty(n)
     for i in range(start, stop):
         largest = -np.inf
         for r in range(n):
-            squared = 0.0
-            for k in range(d):
-                squared += (x[i, k] - centers[r, k]) ** 2
-            if power == 0.0:
-                logs[r] = -0.5 * squared
-            else:
-                logs[r] = -0.5 * power * math.log(1.0 + squared)
+            logs[r] = 0.0
+            for block, power in enumerate(powers):
+                squared = 0.0
+                for k in range(block * width, (block + 1) * width):
+                    squared += (x[i, k] - centers[r, k]) ** 2
+                logs[r] -= 0.5 * (squared if power == 0.0 else power * math.log(1.0 + squared))
             largest = max(largest, logs[r])
         if largest == -np.inf:  # so far from all centers that squared distances overflow
             out[i] = largest

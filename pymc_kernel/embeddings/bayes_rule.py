@@ -157,7 +157,11 @@ class OriginalBayesRule:
         latent, observed, _, num_dropped = _complete_pairs(latent, observed)
         kernel = latent_kernel(self.latent_kernel, latent, rng)
         prior = _as_prior(prior, prior_weights, latent, kernel)
-        weights = self._sum_rule(factorize(kernel, latent, self.num_basis, self.tolerance, rng), prior)
+        factor = factorize(kernel, latent, self.num_basis, self.tolerance, rng)
+        # The sum rule, equation 11 divided by n: mu = (G + n epsilon I)^-1 m, which sums to about one.
+        ratio = DensityRatio(regularization=self.ratio_regularization)
+        solution = ratio.solve(factor.features, factor(prior.points), prior.weights)
+        weights = factor.features @ solution.coefficients / len(latent)
         _check_overlap(weights * len(weights), latent, prior)
         features = ObservedFeatures.of(self, observed, rng)
         path, delta = SignedRule.of(features.factor.features, weights), self.regularization
@@ -165,15 +169,6 @@ class OriginalBayesRule:
             scaled = latent / scales_of(latent, np.maximum(weights, 0.0))[1]
             delta = _choose_delta(features.factor.features, scaled, rng)
         return FittedRule(self, latent, observed, num_dropped, kernel, weights, prior, features, path, delta)
-
-    def _sum_rule(self, factor, prior):
-        """Return mu = (G + n epsilon I)^-1 m (n,), which sums to about one: equation 11 divided by n."""
-        n, above, epsilon = len(factor.features), factor(prior.points), self.ratio_regularization
-        if epsilon is None:
-            epsilon = DensityRatio().solve(factor.features, above, prior.weights).regularization
-        values, vectors = eigh(factor.features.T @ factor.features)
-        mean = vectors.T @ (prior.weights @ above)
-        return factor.features @ (vectors @ (mean / (np.maximum(values, 0.0) + n * epsilon)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,6 @@ class GramFactor:
     """Features whose scalar products are the kernel, up to what was left out."""
 
     features: np.ndarray  # (n, r), of the points that it was made from
-    left_out: float  # trace of what the factor leaves out, as a share of the trace of the Gram matrix
     extend: Callable[[np.ndarray], np.ndarray]  # points (m, d) -> features (m, r)
 
     @property
@@ -58,7 +57,7 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
     O(n r^2) time and O(n r) memory; the Gram matrix is never formed.
     """
     if isinstance(kernel, FeatureKernel):
-        return GramFactor(np.ascontiguousarray(kernel.features(points), dtype=float), 0.0, kernel.features)
+        return GramFactor(np.ascontiguousarray(kernel.features(points), dtype=float), kernel.features)
     n, diagonal = len(points), kernel.diagonal(points)
     trace = diagonal.sum()
     if not trace > 0.0:
@@ -66,7 +65,7 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
     # A remainder of at most this on each entry of the diagonal keeps its sum below the share of the trace.
     level = tolerance * trace / n
     features, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), num_basis, level)
-    left_out = _left_out(features, trace)
+    left_out = 1.0 - np.einsum("ij,ij->", features, features) / trace
     # A factor that stopped before its largest size leaves out no more than the tolerance, up to rounding.
     if left_out <= tolerance or len(pivots) < num_basis or len(pivots) == n:
         centers, triangle = points[pivots], features[pivots]
@@ -74,17 +73,13 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
         def on_pivots(new):
             return solve_triangular(triangle, kernel(centers, new), lower=True, overwrite_b=True).T
 
-        return GramFactor(np.ascontiguousarray(features), left_out, on_pivots)
+        return GramFactor(np.ascontiguousarray(features), on_pivots)
     centers = points[rng.choice(n, size=num_basis, replace=False)]
     values, vectors = eigh(kernel(centers))
     kept = values > _ROUNDING * values[-1]
     root = vectors[:, kept] / np.sqrt(values[kept])
     features = kernel(points, centers) @ root
-    return GramFactor(features, _left_out(features, trace), lambda new: kernel(new, centers) @ root)
-
-
-def _left_out(features, trace):
-    return max(0.0, 1.0 - np.einsum("ij,ij->", features, features) / trace)
+    return GramFactor(features, lambda new: kernel(new, centers) @ root)
 
 
 @dataclass(frozen=True, eq=False)

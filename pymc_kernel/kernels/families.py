@@ -81,12 +81,10 @@ class InverseMultiquadric(_Power):
 class _Matern(RadialKernel):
     """A Matern kernel of smoothness nu: its spectral density is a multivariate Student t, 2 nu degrees of freedom."""
 
-    degrees: ClassVar[float]
-
     def sample_frequencies(self, num_features, num_dims, rng):
         """Return draws (num_features, d) of a Student t distribution, for one degree of freedom a Cauchy."""
-        normal = rng.standard_normal((num_features, num_dims))
-        return normal * np.sqrt(self.degrees / rng.chisquare(self.degrees, size=(num_features, 1)))
+        normal, degrees = rng.standard_normal((num_features, num_dims)), 2 * self.smoothness + 1
+        return normal * np.sqrt(degrees / rng.chisquare(degrees, size=(num_features, 1)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,7 +93,6 @@ class Matern32(_Matern):
 
     family: ClassVar[int] = profiles.MATERN32
     smoothness: ClassVar[int] = 1
-    degrees: ClassVar[float] = 3.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +101,6 @@ class Matern52(_Matern):
 
     family: ClassVar[int] = profiles.MATERN52
     smoothness: ClassVar[int] = 2
-    degrees: ClassVar[float] = 5.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,14 +109,14 @@ class Laplace(_Matern):
 
     family: ClassVar[int] = profiles.LAPLACE
     smoothness: ClassVar[int] = 0
-    degrees: ClassVar[float] = 1.0
 
 
-class _Polynomial(DotProductKernel):
+@dataclass(frozen=True, eq=False)
+class Polynomial(DotProductKernel):
     """k(x, y) = (sum_i x_i y_i / l_i^2 + constant)^degree."""
 
-    degree: int
-    constant: float
+    degree: int = 3
+    constant: float = 1.0
     family: ClassVar[int] = profiles.POLYNOMIAL
 
     def __post_init__(self):
@@ -136,19 +132,11 @@ class _Polynomial(DotProductKernel):
 
 
 @dataclass(frozen=True, eq=False)
-class Linear(_Polynomial):
+class Linear(Polynomial):
     """k(x, y) = sum_i x_i y_i / l_i^2 + constant."""
 
     constant: float = 0.0
     degree: ClassVar[int] = 1
-
-
-@dataclass(frozen=True, eq=False)
-class Polynomial(_Polynomial):
-    """k(x, y) = (sum_i x_i y_i / l_i^2 + constant)^degree."""
-
-    degree: int = 3
-    constant: float = 1.0
 
 
 @dataclass(frozen=True, eq=False)

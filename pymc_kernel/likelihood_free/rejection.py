@@ -7,8 +7,6 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points
 from pymc_kernel.parallel import one_blas_thread
 
-_ROUNDING = 1e-12  # of the largest singular value: smaller ones are rounding
-
 
 class Accepted(NamedTuple):
     """The simulations nearest to the data."""
@@ -83,7 +81,7 @@ def regression_adjusted(
     root = np.sqrt(weights)[:, None]
     design = np.hstack([np.ones((len(latent), 1)), moves]) * root
     with np.errstate(over="ignore", invalid="ignore"):
-        moved = latent - moves @ np.linalg.lstsq(design, latent * root, rcond=_ROUNDING)[0][1:]
+        moved = latent - moves @ np.linalg.lstsq(design, latent * root)[0][1:]
     if not np.isfinite(moved).all():
         raise ValueError("latent is too large for floating point once adjusted: rescale latent and summaries.")
     return moved

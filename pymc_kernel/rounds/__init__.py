@@ -3,7 +3,7 @@
 from pymc_kernel.rounds.cautious import CautiousRounds, Round, State
 from pymc_kernel.rounds.checks import Calibration, Checks
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood
-from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
+from pymc_kernel.rounds.particles import Draws, Prior, sample_particles
 
 __all__ = [
     "Calibration",
@@ -11,8 +11,8 @@ __all__ = [
     "Checks",
     "Draws",
     "LocalLikelihood",
-    "ParticleSampler",
     "Prior",
     "Round",
     "State",
+    "sample_particles",
 ]

@@ -20,7 +20,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.training import MOST_OF_A_CA
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.rounds.checks import TAIL, Checks, checked, choose_match
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, SimulatedRegion, region_of
-from pymc_kernel.rounds.particles import Draws, ParticleSampler, Prior
+from pymc_kernel.rounds.particles import Draws, Prior, sample_particles
 from pymc_kernel.smc.weights import effective_share
 
 _MAX_ROUNDS = 5
@@ -106,17 +106,18 @@ class CautiousRounds:
         By default at most five, and fewer once the posterior has settled: then the rest is simulated in one last round.
     estimator : LearnedLikelihood
         With settings of your own.
-    sampler : ParticleSampler
-        Of posteriors and proposals.
+    num_particles : int
+        Draws of a posterior between rounds.
     """
 
     num_simulations: int = 1000
     rounds: int | None = None
     estimator: LearnedLikelihood = field(default_factory=LearnedLikelihood)
-    sampler: ParticleSampler = field(default_factory=ParticleSampler)
+    num_particles: int = NUM_PARTICLES
 
     def __post_init__(self):
         check_whole("rounds", num_simulations=self.num_simulations, rounds=self.rounds)
+        check_whole(least=20, num_particles=self.num_particles)
         if not isinstance(self.estimator, LearnedLikelihood):
             raise TypeError(f"estimator must be LearnedLikelihood() with settings of your own, got {self.estimator!r}.")
         if self.num_simulations < (self.rounds or 1):
@@ -141,8 +142,7 @@ class CautiousRounds:
             proposal, effective = RoundProposal(None, 0.0, 0.0, None), np.nan
         else:
             power, effective = choose_power(state)
-            sampler = replace(self.sampler, num_particles=max(NUM_PARTICLES, size))
-            draws = sampler.sample(rng, state.prior, state.likelihood, power)
+            draws = sample_particles(rng, state.prior, state.likelihood, max(NUM_PARTICLES, size), power)
             parameters = draws.positions[:size]
             proposal = RoundProposal(state.likelihood, power, draws.log_evidence, region_of(rng, draws.positions))
         proposals, sizes = (*state.proposals, proposal), (*state.sizes, size)
@@ -190,8 +190,7 @@ class CautiousRounds:
         if is_last:
             folds = list(self.estimator.fit_folds(fit, parameters[near], summaries[near], rng))
             likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, learn_chance, rng)
-        sampler = replace(self.sampler, num_particles=min(self.sampler.num_particles, NUM_PARTICLES))
-        draws = sampler.sample(rng, state.prior, likelihood)
+        draws = sample_particles(rng, state.prior, likelihood, self.num_particles)
         change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
         place = fit.place_of(state.observed, draws.positions, rng)
         coverage = np.nan if fit.held_out is None else float((fit.held_out >= TAIL).mean())

@@ -6,7 +6,6 @@ where they were when they were last resampled.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -59,61 +58,52 @@ class Draws(NamedTuple):
     """Particles (n, d) before each of these powers: draws of the prior first."""
 
 
-@dataclass(frozen=True)
-class ParticleSampler:
-    """Tempered particles with differential moves, at most max(40, 10 d) of each particle at the last power.
+@one_blas_thread
+def sample_particles(
+    rng: np.random.Generator, prior: Prior, log_likelihood: LogLikelihood, num_particles: int, power: float = 1.0
+) -> Draws:
+    """Return draws from the prior times the likelihood to a power.
+
+    Tempered particles with differential moves, at most max(40, 10 d) of each particle at the last power.
 
     Parameters
     ----------
+    prior : Prior
+    log_likelihood : callable
+        Takes points (m, d), returns (m,); NaN and -inf are places without likelihood.
     num_particles : int
+        At least 20.
+    power : float
+        Not below zero.
+
+    Raises
+    ------
+    ValueError
+        Where no draw of the prior has a likelihood above zero.
     """
+    check_whole(least=20, num_particles=num_particles)
 
-    num_particles: int = 10_000
+    def evaluate(positions):
+        with np.errstate(all="ignore"):
+            log_prior = prior.log_density(positions)
+            powered = power * log_likelihood(positions) if power > 0.0 else np.zeros(len(positions))
+        return impossible_as_zero(log_prior), impossible_as_zero(powered)
 
-    def __post_init__(self):
-        check_whole(least=20, num_particles=self.num_particles)
-
-    @one_blas_thread
-    def sample(
-        self, rng: np.random.Generator, prior: Prior, log_likelihood: LogLikelihood, power: float = 1.0
-    ) -> Draws:
-        """Return draws from the prior times the likelihood to a power.
-
-        Parameters
-        ----------
-        prior : Prior
-        log_likelihood : callable
-            Takes points (m, d), returns (m,); NaN and -inf are places without likelihood.
-        power : float
-            Not below zero.
-
-        Raises
-        ------
-        ValueError
-            Where no draw of the prior has a likelihood above zero.
-        """
-
-        def evaluate(positions):
-            with np.errstate(all="ignore"):
-                log_prior = prior.log_density(positions)
-                powered = power * log_likelihood(positions) if power > 0.0 else np.zeros(len(positions))
-            return impossible_as_zero(log_prior), impossible_as_zero(powered)
-
-        positions = prior.draw(rng, self.num_particles)
-        state = tempering.init(Evaluated(positions, *evaluate(positions)))
-        # Few moves between two looks at the correlation: two of each kind.
-        config = tempering.Config(Differences(), max_moves=tempering.Config.min_moves, num_folds=2)
-        powers, passed = [], []
-        while state.inverse_temperature < 1.0:
-            chosen = tempering.choose_temperature(state, config)
-            powers.append(chosen[0])
-            passed.append(state.particles.positions)
-            is_last = chosen[0] == 1.0
-            enough, most = (_FORGOTTEN, max(40, 10 * positions.shape[1])) if is_last else (_BRIEFLY, _MOST_MOVES)
-            state, correlation = _forget(rng, state, evaluate, chosen, config, enough, most)
-        particles = state.particles.take(rng.permutation(self.num_particles))
-        likelihood = particles.log_likelihood / power if power > 0.0 else log_likelihood(particles.positions)
-        return Draws(particles.positions, likelihood, state.log_evidence, correlation, tuple(powers), tuple(passed))
+    positions = prior.draw(rng, num_particles)
+    state = tempering.init(Evaluated(positions, *evaluate(positions)))
+    # Few moves between two looks at the correlation: two of each kind.
+    config = tempering.Config(Differences(), max_moves=tempering.Config.min_moves, num_folds=2)
+    powers, passed = [], []
+    while state.inverse_temperature < 1.0:
+        chosen = tempering.choose_temperature(state, config)
+        powers.append(chosen[0])
+        passed.append(state.particles.positions)
+        is_last = chosen[0] == 1.0
+        enough, most = (_FORGOTTEN, max(40, 10 * positions.shape[1])) if is_last else (_BRIEFLY, _MOST_MOVES)
+        state, correlation = _forget(rng, state, evaluate, chosen, config, enough, most)
+    particles = state.particles.take(rng.permutation(num_particles))
+    likelihood = particles.log_likelihood / power if power > 0.0 else log_likelihood(particles.positions)
+    return Draws(particles.positions, likelihood, state.log_evidence, correlation, tuple(powers), tuple(passed))
 
 
 def _forget(rng, state, evaluate, chosen, config, enough, most):

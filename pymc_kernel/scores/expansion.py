@@ -86,16 +86,6 @@ def change_variables(expansion: Expansion, factor: np.ndarray, mean: np.ndarray)
     )
 
 
-def scaled_expansion(expansion: Expansion, factor: float) -> Expansion:
-    """Return the expansion times a number."""
-    return expansion._replace(
-        coefficients=factor * expansion.coefficients,
-        directions_t=factor * expansion.directions_t,
-        linear=factor * expansion.linear,
-        quadratic=factor * expansion.quadratic,
-    )
-
-
 @compiled
 def value_and_score(x, e, score):
     """Write the gradient of an expansion at ``x`` (d,) into ``score`` (d,) and return its value.

@@ -33,14 +33,7 @@ def regularized_solve(
     Where that is not positive definite in floating point, a multiple of the identity is added.
     """
     matrix = curvature + strength * (np.eye(len(curvature)) if penalty is None else penalty)
-    try:
-        factor = jittered_cholesky(matrix)
-    except np.linalg.LinAlgError:
-        raise ValueError(
-            "the score-matching system is singular or too large for floating point: rescale x, or raise the "
-            "regularization."
-        ) from None
-    return cho_solve((factor, True), slope, check_finite=False)
+    return cho_solve((jittered_cholesky(matrix), True), slope, check_finite=False)
 
 
 class BaseMeasure(NamedTuple):

@@ -40,7 +40,6 @@ _BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kerne
 _BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
 _BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
 _BOUNDS_NUGGET_ESTIMATES = (math.log(1e-9), math.log(400.0))  # as much noise as of a log density
-_LEAST_AMPLITUDE = 1e-300  # of a constant output
 _RARE = 1e-3  # share of a normal distribution's draws that lie deeper than ``depth_of_draws``
 
 
@@ -95,16 +94,6 @@ class Hyperparameters:
         """Return the hyperparameters of a vector of logarithms."""
         values = np.exp(logs)
         return cls(values[:-4], *map(float, values[-4:]))
-
-
-def _definite(covariance):
-    """Return the lower Cholesky factor of a covariance; raise ``ValueError`` if it has none."""
-    try:
-        return jittered_cholesky(covariance)
-    except np.linalg.LinAlgError:
-        raise ValueError(
-            "the covariance of the values is not positive definite; check the points for huge numbers."
-        ) from None
 
 
 class Regression:
@@ -162,7 +151,8 @@ class Regression:
             gain = np.outer(-0.5 * weights, weights)
             inverse *= 0.5
         else:
-            amplitudes = np.maximum(np.einsum("nq,nq->q", self.values, weights) / len(weights), _LEAST_AMPLITUDE)
+            # A constant output has none.
+            amplitudes = np.maximum(np.einsum("nq,nq->q", self.values, weights) / len(weights), 1e-300)
             negative = 0.5 * len(weights) * np.log(amplitudes).sum() + 0.5 * amplitudes.size * log_det
             weights /= np.sqrt(amplitudes)
             gain = -0.5 * (weights @ weights.T)
@@ -198,7 +188,7 @@ class Regression:
         scaled = factor / np.sqrt(noise)[:, None]
         normal = scaled.T @ scaled
         normal[np.diag_indices_from(normal)] += 1.0
-        normal = _definite(normal)
+        normal = jittered_cholesky(normal)
         inner = cho_solve((normal, True), scaled.T @ (self.values / np.sqrt(noise)))
         return pivots, solve_triangular(factor[pivots], inner, lower=True, trans=1)
 
@@ -230,7 +220,7 @@ class Regression:
         """Return the root mean square of leave-one-out residuals a_i / (K^-1)_ii, weighted by exp(-depth / 4)."""
         covariance = covariance_of(hyper, self.kernel, self.whitened, self.whitened)
         covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
-        inverse = cho_solve((_definite(covariance), True), np.eye(self.values.size))
+        inverse = cho_solve((jittered_cholesky(covariance), True), np.eye(self.values.size))
         residuals = (inverse @ self.values) / np.diag(inverse)
         return float(np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * self.depth))))
 

@@ -16,7 +16,7 @@ from pymc_kernel.kernels import Gaussian, RadialKernel
 from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
 from pymc_kernel.linalg import whiten
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, scaled_expansion, within_range
+from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, within_range
 from pymc_kernel.scores.score_matching import ridge_of
 from pymc_kernel.scores.value_regression import (
     FEW_ITERATIONS,
@@ -159,12 +159,13 @@ class Values:
         quadratic = scaled / d * (whitened[pivots].T * weights) @ whitened[pivots] + trend[2]
         inverse = np.linalg.inv(factor)
         kept, coefficients = data.take(pivots).compress(hyper, weights)
-        polynomial = {"center": mean, "linear": inverse.T @ linear, "quadratic": inverse.T @ quadratic @ inverse}
+        linear, quadratic = unit * (inverse.T @ linear), unit * (inverse.T @ quadratic @ inverse)
+        polynomial = {"center": mean, "linear": linear, "quadratic": quadratic}
         transform = hyper.inverse_length_scale[:, None] * inverse
         carrying = points[pivots[kept]]
-        expansion = radial_expansion(data.kernel, carrying, coefficients, **polynomial, transform=transform)
+        expansion = radial_expansion(data.kernel, carrying, unit * coefficients, **polynomial, transform=transform)
         error = unit * small.leave_one_out_error(hyper)
-        return FittedValues(scaled_expansion(expansion, unit), hyper, error, has_trend)
+        return FittedValues(expansion, hyper, error, has_trend)
 
     def _usable(self, points, values, num_wanted):
         num_dims = points.shape[1]

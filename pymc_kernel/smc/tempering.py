@@ -62,16 +62,13 @@ class Config:
         if not all(callable(getattr(self.moves, name, None)) for name in ("fit", "propose", "adapt")):
             raise TypeError(f"moves must be a Walk, Kameleon or Hamiltonian, got {type(self.moves).__name__}.")
         check_between(threshold=self.threshold, correlation=self.correlation)
-        check_whole(num_folds=self.num_folds)
-        given = [self.min_moves] if self.max_moves is None else [self.min_moves, self.max_moves]
-        if not (all(isinstance(n, int | np.integer) for n in given) and 1 <= given[0] <= given[-1]):
-            raise ValueError(f"1 <= min_moves <= max_moves is needed, got {self.min_moves!r} and {self.max_moves!r}.")
+        check_whole(num_folds=self.num_folds, min_moves=self.min_moves)
+        check_whole("max_moves", least=self.min_moves, max_moves=self.max_moves)
         if self.schedule is not None:
             schedule = np.asarray(self.schedule, dtype=float)
-            if schedule.ndim != 1 or not len(schedule) or schedule[-1] != 1.0 or (np.diff(schedule) <= 0).any():
-                raise ValueError("schedule must be increasing inverse temperatures that end with 1.")
-            if not schedule[0] > 0.0:
-                raise ValueError("schedule must begin above 0: the particles given are those at 0.")
+            is_vector = schedule.ndim == 1 and schedule.size > 0
+            if not is_vector or schedule[-1] != 1.0 or (np.diff(schedule, prepend=0.0) <= 0.0).any():
+                raise ValueError("schedule must be increasing inverse temperatures, the first above 0, the last 1.")
 
     def moves_at_most(self, num_dims: int) -> int:
         """Return the largest number of moves of a particle at one temperature."""

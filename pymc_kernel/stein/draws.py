@@ -55,19 +55,12 @@ def as_chains(draws, scores, weights=None) -> ScoredChains:
                 f"{bad} of {len(values)} {name} are not finite: such draws lie outside the model's support, or the "
                 "gradient is not defined there. Find out why before you drop them."
             )
-    return ScoredChains(*joined, lengths, checked_weights(weights, lengths))
-
-
-def checked_weights(weights, lengths: tuple[int, ...]) -> np.ndarray:
-    """Return weights (n,) with mean one, chains one after the other, ones for None.
-
-    Raises ``ValueError`` for invalid ones.
-    """
     size = sum(lengths)
     if weights is None:
-        return np.ones(size)
+        return ScoredChains(*joined, lengths, np.ones(size))
     parts = weights if isinstance(weights, list | tuple) else [weights]
-    return size * as_weights(np.concatenate([np.ravel(part) for part in parts]), size)
+    weights = size * as_weights(np.concatenate([np.ravel(part) for part in parts]), size)
+    return ScoredChains(*joined, lengths, weights)
 
 
 def merge_repeats(chains: ScoredChains) -> ScoredChains:

@@ -166,7 +166,7 @@ def test_an_update_leaves_the_first_fit_as_it_was(rng):
     np.testing.assert_array_equal(fit.updated(x[60:]).precision, more.precision)
     with pytest.raises(FrozenInstanceError):
         fit.structure = "full"
-    with pytest.raises(ValueError, match="2 dimensions, the first had 1"):
+    with pytest.raises(ValueError, match=r"2 dimensions .* 1"):
         fit.updated(np.zeros((3, 2)))
 
 

@@ -38,8 +38,7 @@ SETTINGS = {
     embeddings.ConditionalMean: ["regularization"],
     embeddings.DensityRatio: ["relative", "regularization"],
     embeddings.KernelBayesFilter: ["method", "regularization", "ratio_regularization"],
-    rounds.CautiousRounds: ["num_simulations", "rounds", "estimator"],
-    rounds.ParticleSampler: ["num_particles"],
+    rounds.CautiousRounds: ["num_simulations", "rounds", "estimator", "num_particles"],
     LearnedLikelihood: ["num_centers"],
 }
 MEANT = {"whiten": 0.0, "max_iterations": 0.0, "constant": 0.0, "relative": 0.0}  # False, none, all

@@ -17,7 +17,7 @@ from pymc_kernel.plugin.emulation.chains import Chains, Particles, share_beyond
 from pymc_kernel.plugin.emulation.emulation import Round
 from pymc_kernel.plugin.emulation.search import MODES_APART
 from pymc_kernel.plugin.model.priors import ModelPrior
-from pymc_kernel.rounds.particles import ParticleSampler
+from pymc_kernel.rounds.particles import sample_particles
 from tests.plugin.models import add_places, learned_at, normal_draws, searched_at, without_gradient
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
@@ -64,11 +64,11 @@ def search(learned_search, give_draws):
 def given_particles(monkeypatch):
     """Let populations have draws of both modes, without the time that their moves take."""
 
-    def sample(_, rng, prior, log_likelihood):
+    def sample(rng, prior, log_likelihood, num_particles):
         positions = rng.choice([-2.0, 2.0], (12, 1)) + 0.07 * rng.standard_normal((12, 1))
         return SimpleNamespace(positions=positions, powers=(0.1, 1.0), passed=(prior.draw(rng, 9), positions))
 
-    monkeypatch.setattr(ParticleSampler, "sample", sample)
+    monkeypatch.setattr(chains, "sample_particles", sample)
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_places_on_the_way_are_draws_of_the_powers_below_one():
     prior = SimpleNamespace(
         draw=lambda rng, n: rng.normal(0.0, 10.0, (n, 1)), log_density=lambda x: stats.norm.logpdf(x[:, 0], 0.0, 10.0)
     )
-    draws = ParticleSampler(400).sample(np.random.default_rng(2), prior, lambda x: -0.5 * (x[:, 0] / 0.1) ** 2)
+    draws = sample_particles(np.random.default_rng(2), prior, lambda x: -0.5 * (x[:, 0] / 0.1) ** 2, 400)
     assert len(draws.passed) == len(draws.powers) > 3
     for power, positions in zip((0.0, *draws.powers), draws.passed, strict=False):
         assert positions.std() == pytest.approx((0.01 + 100.0 * power) ** -0.5, rel=0.2)
@@ -97,7 +97,7 @@ def test_places_of_each_population_are_before_each_of_its_powers(search, monkeyp
     found = SimpleNamespace(
         positions=np.zeros((250, 1)), powers=(0.1, 0.5, 1.0), passed=tuple(np.full((9, 1), i) for i in (0.0, 1.0, 2.0))
     )
-    monkeypatch.setattr(ParticleSampler, "sample", lambda *_: found)
+    monkeypatch.setattr(chains, "sample_particles", lambda *_: found)
     particles = Particles(search.chains, ModelPrior(search.model), np.random.default_rng(3))
     particles.draw()
     assert particles.passed.shape == (12, 1)
@@ -177,7 +177,7 @@ def test_chains_go_on_where_no_draw_of_the_prior_has_a_density(search, given_par
     assert search._weigh_modes(prior)
     search.propose(prior, 8)
     assert search.by_particles
-    monkeypatch.setattr(ParticleSampler, "sample", lambda *_: (_ for _ in ()).throw(ValueError("zero")))
+    monkeypatch.setattr(chains, "sample_particles", lambda *_: (_ for _ in ()).throw(ValueError("zero")))
     search.propose(prior, 8)
     assert not search.by_particles
     assert not search.has_ended

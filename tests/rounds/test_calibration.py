@@ -9,7 +9,7 @@ from scipy import stats
 from scipy.special import expit
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
-from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood, ParticleSampler
+from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood
 from pymc_kernel.rounds.checks import checked, choose_match, simulated_ranks, summarized_ranks
 from pymc_kernel.rounds.local_likelihood import Match
 from tests.reference.grids import moments
@@ -201,7 +201,7 @@ def test_no_case_is_no_opinion():
 
 
 def rounds_of(simulate, prior, observed, seed, number=300, **settings):
-    config = CautiousRounds(number, sampler=ParticleSampler(1000), **settings)
+    config = CautiousRounds(number, num_particles=1000, **settings)
     return run(config, simulate, prior, np.array(observed), np.random.default_rng(seed))
 
 

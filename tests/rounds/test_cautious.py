@@ -5,12 +5,12 @@ import pytest
 from scipy import stats
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
-from pymc_kernel.rounds import CautiousRounds, Draws, ParticleSampler, cautious
+from pymc_kernel.rounds import CautiousRounds, Draws, cautious
 from tests.reference.grids import moments
 from tests.rounds.priors import NormalPrior
 from tests.rounds.whole_runs import run
 
-FAST = ParticleSampler(600)
+FAST = 600  # particles
 
 
 class Quadratic(LearnedLikelihood):
@@ -242,7 +242,7 @@ def test_few_simulations_make_fewer_rounds(number, sizes):
 def test_too_many_rounds_are_not_called_failures(rng):
     with pytest.raises(ValueError, match="too few for 3 rounds"):
         CautiousRounds(num_simulations=2, rounds=3)
-    rounds = CautiousRounds(num_simulations=10, rounds=5, sampler=FAST)
+    rounds = CautiousRounds(num_simulations=10, rounds=5, num_particles=FAST)
     state, parameters = rounds.propose(rng, rounds.init(NormalPrior(np.zeros(1), np.ones(1)), np.zeros(1)))
     with pytest.raises(ValueError, match=r"only 2 simulations can be learned from.*fewer rounds"):
         rounds.update(rng, state, parameters, parameters)

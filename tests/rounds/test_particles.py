@@ -3,7 +3,7 @@ import pytest
 from scipy import stats
 from scipy.special import expit
 
-from pymc_kernel.rounds import ParticleSampler
+from pymc_kernel.rounds import sample_particles
 from tests.rounds.priors import NormalPrior, UniformPrior
 
 
@@ -21,7 +21,7 @@ def test_conjugate_normal_with_its_evidence(power):
     def log_likelihood(parameters):
         return stats.norm.logpdf(parameters, data, 0.2 * scale).sum(axis=1)
 
-    found = ParticleSampler(2500).sample(np.random.default_rng(1), prior, log_likelihood, power)
+    found = sample_particles(np.random.default_rng(1), prior, log_likelihood, 2500, power)
     precision = 1.0 / prior.spread**2 + 1.0 / noise**2
     mean, spread = (prior.mean / prior.spread**2 + data / noise**2) / precision, precision**-0.5
     for j in range(3):
@@ -46,7 +46,7 @@ def test_two_modes_keep_their_weights():
         ]
         return np.logaddexp(*logs)
 
-    found = ParticleSampler(2000).sample(np.random.default_rng(2), prior, log_likelihood)
+    found = sample_particles(np.random.default_rng(2), prior, log_likelihood, 2000)
     evidence = weights * np.array(
         [np.exp(stats.norm(0.0, np.hypot(10.0, s)).logpdf(m).sum()) for m, s in zip(modes, spreads, strict=True)]
     )
@@ -63,7 +63,7 @@ def test_bounded_parameters():
     def log_likelihood(parameters):
         return stats.binom.logpmf(ill, tested, expit(parameters)).sum(axis=1)
 
-    found = ParticleSampler(2000).sample(np.random.default_rng(3), UniformPrior(3), log_likelihood)
+    found = sample_particles(np.random.default_rng(3), UniformPrior(3), log_likelihood, 2000)
     for j in range(3):
         exact = stats.beta(1 + ill[j], 1 + tested - ill[j])
         assert thinned_p_value(expit(found.positions[:, j]), exact) > 1e-3
@@ -88,7 +88,7 @@ def test_funnel():
     def log_likelihood(parameters):
         return stats.norm.logpdf(data, parameters[:, 1:], 0.2).sum(axis=1)
 
-    found = ParticleSampler(2000).sample(np.random.default_rng(4), Funnel(), log_likelihood)
+    found = sample_particles(np.random.default_rng(4), Funnel(), log_likelihood, 2000)
     grid = np.linspace(-12.0, 12.0, 4001)
     density = stats.norm(0, 2).pdf(grid) * np.prod(
         stats.norm(0.0, np.hypot(np.exp(0.5 * grid[:, None]), 0.2)).pdf(data), axis=1
@@ -104,7 +104,7 @@ def test_places_without_likelihood_are_left():
     def log_likelihood(parameters):
         return np.where(parameters[:, 0] > 1.0, 0.0, np.where(parameters[:, 0] > 0.0, np.nan, np.inf))
 
-    found = ParticleSampler(2000).sample(np.random.default_rng(5), prior, log_likelihood)
+    found = sample_particles(np.random.default_rng(5), prior, log_likelihood, 2000)
     assert (found.positions > 1.0).all()
     assert found.log_evidence == pytest.approx(np.log(stats.norm.sf(1.0)), abs=0.2)
     assert thinned_p_value(found.positions[:, 0], stats.truncnorm(1.0, np.inf)) > 1e-3
@@ -113,4 +113,4 @@ def test_places_without_likelihood_are_left():
 def test_nothing_possible_is_said():
     prior = NormalPrior(np.zeros(1), np.ones(1))
     with pytest.raises(ValueError, match="likelihood of all"):
-        ParticleSampler(100).sample(np.random.default_rng(5), prior, lambda p: np.full(len(p), -np.inf))
+        sample_particles(np.random.default_rng(5), prior, lambda p: np.full(len(p), -np.inf), 100)

@@ -7,7 +7,7 @@ from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import trajectory
 from pymc_kernel.scores import value_regression
-from pymc_kernel.scores.expansion import change_variables, radial_expansion, scaled_expansion, value_and_score
+from pymc_kernel.scores.expansion import change_variables, radial_expansion, value_and_score
 from tests.reference import slow_scores
 from tests.reference.differences import central_differences
 
@@ -154,14 +154,6 @@ def test_values_and_scores_equal_the_slow_twin(num_points, num_dims, far, rng):
     value, gradient = slow_scores.value_and_gradient(x, expansion)
     assert value_and_score(x, expansion, score) == pytest.approx(value, rel=1e-12, abs=1e-12)
     np.testing.assert_allclose(score, gradient, rtol=1e-11, atol=1e-11 * np.abs(gradient).max())
-
-
-def test_scaling(expansion, rng):
-    whole, half = np.empty(3), np.empty(3)
-    x = rng.normal(size=3) + 2
-    value = value_and_score(x, expansion, whole)
-    assert value_and_score(x, scaled_expansion(expansion, 0.5), half) == pytest.approx(0.5 * value)
-    np.testing.assert_allclose(half, 0.5 * whole)
 
 
 def test_leapfrog_is_reversible_and_preserves_volume(expansion, rng):

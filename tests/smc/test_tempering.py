@@ -108,10 +108,10 @@ def test_particles_that_are_impossible_are_left_behind():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"min_moves": 5, "max_moves": 3}, "min_moves <= max_moves"),
+        ({"min_moves": 5, "max_moves": 3}, "max_moves must be a whole number >= 5"),
         ({"schedule": (0.5, 0.2, 1.0)}, "increasing"),
-        ({"schedule": (0.2, 0.5)}, "end with 1"),
-        ({"schedule": (0.0, 1.0)}, "begin above 0"),
+        ({"schedule": (0.2, 0.5)}, "the last 1"),
+        ({"schedule": (0.0, 1.0)}, "the first above 0"),
     ],
 )
 def test_settings_are_checked(settings, message):

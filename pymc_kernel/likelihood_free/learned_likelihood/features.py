@@ -89,11 +89,6 @@ class FeatureMap:
         return [slice(start, stop) for start, stop in pairwise(ends.tolist())]
 
     @property
-    def num_features(self) -> int:
-        """The number of columns."""
-        return self._places[-1].stop
-
-    @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks: linear, square and bump features of each coordinate; products, joint and fine bumps of all."""
         *single, products, joint, fine = self._places
@@ -108,7 +103,7 @@ class FeatureMap:
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return features (m, p) of coordinates (m, d)."""
         linear, squares, bumps, products, joint, fine = self._places
-        out = np.empty((len(z), self.num_features))
+        out = np.empty((len(z), fine.stop))
         out[:, 0], out[:, linear], out[:, squares] = 1.0, z, z**2 - 1.0
         away = (z[:, :, None] - self.knots) / self.width
         out[:, bumps] = np.exp(-0.5 * away**2).reshape(len(z), self.knots.size)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import as_numbers, as_points, check_magnitude, check_whole
+from pymc_kernel.kernels.points import as_numbers, as_points, as_weights, check_magnitude, check_whole
 from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
@@ -113,21 +113,14 @@ class FittedLikelihood:
         With draws from the posterior it is a posterior predictive check; with the parameters that were simulated it
         says whether anything like the observation was simulated at all. Small numbers mean that it is an outlier.
         """
-        observed = as_numbers(observed, "observed")
-        if observed.shape != self.summaries.kept.shape:
-            raise ValueError(f"observed must have shape {self.summaries.kept.shape}, got {observed.shape}.")
         parameters = self._parameters(parameters)
         repeated = np.tile(parameters, (max(1, -(-_FOR_PLACE // len(parameters))), 1))
         draws = self.sample(repeated, rng)
-        rows = np.broadcast_to(observed, draws.shape)
-        lower = self.log_density(repeated, draws) < self.log_density(repeated, rows)
+        lower = self.log_density(repeated, draws) < self.log_density(repeated, observed)
         return float((lower.sum() + 0.5) / (len(draws) + 1.0))
 
     def _parameters(self, parameters):
-        parameters = as_points(parameters, "parameters")
-        if parameters.shape[1] != self.num_parameters:
-            raise ValueError(f"parameters must have {self.num_parameters} columns, got {parameters.shape[1]}.")
-        return parameters
+        return as_points(parameters, "parameters", num_dims=self.num_parameters)
 
     def _observed(self, observed):
         """Return transformed summaries of ``observed`` (q,) or (k, q), and which of the rows (k,) are impossible."""
@@ -330,10 +323,7 @@ def _checked(parameters, summaries, weights):
     n = len(parameters)
     if len(summaries) != n:
         raise ValueError(f"summaries must have {n} rows, one for each of the parameters, got {len(summaries)}.")
-    weights = np.ones(n) if weights is None else as_numbers(weights, "weights")
-    if weights.shape != (n,) or not (np.isfinite(weights) & (weights >= 0.0)).all():
-        raise ValueError(f"weights must have shape ({n},) and be finite and not negative.")
-    return parameters, summaries, weights
+    return parameters, summaries, n * as_weights(weights, n)
 
 
 def _usable(parameters, summaries, weights, whole):

@@ -14,7 +14,6 @@ _REGULAR = 4.0  # standard deviations from which on the weight of a residual fal
 LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 _VARIANCE_OF_LOG = 2.0  # inverse Fisher information of a log variance from one residual
 _VARIANCE_OF_LOG_CHI = np.pi**2 / 2.0
-_MEDIAN_OF_CHI = MAD_TO_SD**-2.0  # median of a chi-square variable of one degree
 _REWEIGHTED = 2  # times that means are fitted again
 _MAX_SCORING = 8
 SOME_CASES = 2000  # by which maps and metrics are chosen
@@ -124,7 +123,7 @@ def learn_metric(z, values, weights, rng, num_knots, num_centers):
             fit, leverage = _fit_mean(rough, responses[some, j], weights[some], None, True)
             rest = (responses[some, j] - rough.values @ fit.weights) / np.maximum(1.0 - leverage, 0.05)
             means[:, j] = fit.weights
-            log_sd[0, j] = 0.5 * np.log(np.median(rest**2) / _MEDIAN_OF_CHI + 1e-300)
+            log_sd[0, j] = 0.5 * np.log(MAD_TO_SD**2 * np.median(rest**2) + 1e-300)
             if metric is not None:
                 log_sd[:, j] = fit_log_sd(rough, rest, weights[some])[0]
         metric = gradient_metric(rough, z[some], means, log_sd)
@@ -171,7 +170,7 @@ def fit_log_sd(design, rest, weights, start=None):
         square = weights @ response**2
         return fit_blocks(gram, moment, square, len(rest), design.blocks, precisions, noise, **options)
 
-    level = np.log(np.median(rest**2) / _MEDIAN_OF_CHI + 1e-300)
+    level = np.log(MAD_TO_SD**2 * np.median(rest**2) + 1e-300)
     square = np.maximum(rest**2, 1e-12 * np.exp(level))
     # The first step regresses logarithms, which no outlier moves far.
     found = fit(np.log(square) - LOG_CHI, start, _VARIANCE_OF_LOG_CHI)

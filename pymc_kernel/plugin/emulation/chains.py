@@ -13,7 +13,7 @@ from pymc.step_methods.hmc.quadpotential import QuadPotentialDiagAdapt
 
 from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, STARTS_TRIED, ModelPrior
-from pymc_kernel.rounds.particles import ParticleSampler
+from pymc_kernel.rounds.particles import sample_particles
 
 # Runs on hares and lynx that found the right mode: 4 of 6 with 0, 8 of 8 with 2, 4 of 6 with 2 at once, 7 of 8 with 4.
 _EXPLORERS = 2  # additional chains; each gives one evaluation a round
@@ -247,8 +247,8 @@ class Particles:
         ValueError
             Where no draw of the prior has a density.
         """
-        sampler = ParticleSampler(max(size, _FEWEST))
-        found = [sampler.sample(r, self._prior, self._log_likelihood) for r in self._rng.spawn(populations)]
+        number = max(size, _FEWEST)
+        found = [sample_particles(r, self._prior, self._log_likelihood, number) for r in self._rng.spawn(populations)]
         powers = np.concatenate([one.powers for one in found])
         passed = np.array([self._rng.choice(particles) for one in found for particles in one.passed])
         order = self._rng.permutation(len(powers))  # random, since a batch may be cut off

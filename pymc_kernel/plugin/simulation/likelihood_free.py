@@ -1,7 +1,6 @@
 """Posteriors from a likelihood that is learned in rounds of simulations of a PyMC model."""
 
 from concurrent.futures import Executor
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +25,7 @@ from pymc_kernel.plugin.simulation.pairs import (
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
 from pymc_kernel.plugin.warn import FALSE_ALARMS, report_all, says_what_evidence_lacks, warn_user
-from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, State
+from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, State, sample_particles
 from pymc_kernel.rounds.cautious import NUM_PARTICLES
 
 _COVERAGE = (0.9, 0.99)  # warn if the coverage of 95 % regions by held-out simulations is outside, by more than chance
@@ -171,10 +170,10 @@ def sample_likelihood_free(
     with interrupts_wait:
         state, simulations = _all_rounds(config, config.init(prior, observed), simulated, rng, progressbar)
         with progress_bar("Drawing from the posterior", None, progressbar):
-            sampler = replace(config.sampler, num_particles=max(draws, NUM_PARTICLES))
             # One likelihood for each chain, which differ by the error of learning; or the best one.
+            number = max(draws, NUM_PARTICLES)
             likelihoods = config.refits(rng, state, chains) if chains > 1 else [state.likelihood]
-            posterior = [sampler.sample(rng, state.prior, likelihood) for likelihood in likelihoods]
+            posterior = [sample_particles(rng, state.prior, likelihood, number) for likelihood in likelihoods]
         positions = np.concatenate([chain.positions[:draws] for chain in posterior])
         groups = learned_groups(model, positions, (chains, draws), simulations)
         of_rounds = {name: ("round", [getattr(r, name) for r in state.rounds]) for name in state.rounds[0]._fields}
