@@ -331,7 +331,7 @@ def _particles(evaluate, prior, kind, settings, seed, kept, model):
         first = smc.tempering.Evaluated(start, *evaluate(start))
         state, history = smc.sample(rng, first, evaluate, smc.Config(kind(), **settings))
         found.append(rng.permutation(state.particles.positions))
-        evaluations += len(start) + sum(info.num_evaluations for info in history)
+        evaluations += len(start) + sum(info.evaluations for info in history)
     kept |= {"seconds": time.process_time() - begun, "evaluations": evaluations}
     kept["draws"] = {"posterior": xr.Dataset({"x": (("chain", "draw", "dim"), np.array(found))})}
     return kept["draws"]
@@ -395,7 +395,7 @@ def evidence_outcome(problems, which, seed):
             first = smc.tempering.Evaluated(start, *evaluate(start))
             state, history = smc.sample(rng, first, evaluate, smc.Config(moves.Walk(), **patches.get("config", {})))
             errors.append(state.log_evidence - log_evidence)
-            evaluations += sum(info.num_evaluations for info in history)
+            evaluations += sum(info.evaluations for info in history)
         rows.append(np.log([np.sqrt(np.mean(np.square(errors))), evaluations / len(starts)]))
     return np.array(rows)
 

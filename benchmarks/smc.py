@@ -81,7 +81,7 @@ def by_arrays(config):
         rng = np.random.default_rng([seed, 18])
         start = WIDE * rng.standard_normal((NUM_PARTICLES, D))
         state, history = smc.sample(rng, smc.Evaluated(start, *evaluate(start)), evaluate, config)
-        evaluations = NUM_PARTICLES + sum(info.num_evaluations for info in history)
+        evaluations = NUM_PARTICLES + sum(info.evaluations for info in history)
         return state.particles.positions, state.log_evidence, evaluations
 
     return run
@@ -189,7 +189,7 @@ def updates(made):
     while made.beta < 1:
         made.update_beta_and_weights()
         made.step()
-        moved += made.draws * (made.n_steps - 1 if hasattr(made, "n_steps") else made._info.num_moves)
+        moved += made.draws * (made.n_steps - 1 if hasattr(made, "n_steps") else made._info.moves)
     return moved
 
 

@@ -114,7 +114,7 @@ def _forget(rng, state, evaluate, chosen, config, enough, most):
     num_moves, correlation, before = 0, 1.0, None
     while before is None or (num_moves + config.min_moves <= most and correlation > enough):
         state, info = tempering.rejuvenate(rng, state, evaluate, chosen, config)
-        num_moves += info.num_moves
+        num_moves += info.moves
         if before is None:
             before, n = _features(state.particles), len(state.particles.positions)
             chosen = (state.inverse_temperature, np.full(n, 1.0 / n), 0.0)

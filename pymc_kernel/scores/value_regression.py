@@ -39,7 +39,6 @@ _BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kerne
 # Of outputs, each relative to its own amplitude. The ends keep the covariance of a thousand points solvable.
 _BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
 _BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
-_BOUNDS_NUGGET_ESTIMATES = (math.log(1e-9), math.log(400.0))  # as much noise as of a log density
 _RARE = 1e-3  # share of a normal distribution's draws that lie deeper than ``depth_of_draws``
 
 
@@ -271,7 +270,8 @@ def learn_hyperparameters(
     radial = _BOUNDS_QUADRATIC if noisy else _BOUNDS_RADIAL
     bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
     if data.values.ndim == 2:  # outputs: their amplitudes stand for the radial part's
-        nugget = _BOUNDS_NUGGET_ESTIMATES if noisy else _BOUNDS_NUGGET_OUTPUTS
+        # Estimates may have as much noise as a log density.
+        nugget = (_BOUNDS_NUGGET_OUTPUTS[0], nugget[1]) if noisy else _BOUNDS_NUGGET_OUTPUTS
         bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, nugget, _BOUNDS_DEPTH]
 
     def penalized(logs):

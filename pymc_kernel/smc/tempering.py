@@ -93,14 +93,14 @@ class Info(NamedTuple):
 
     inverse_temperature: float
     log_evidence_increment: float
-    effective_share: float  # of the weights
-    distinct_share: float  # of places among the ancestors
-    acceptance: float  # mean over moves and particles
-    surrogate_acceptance: float  # of surrogate moves alone; NaN where there were none
+    ess_share: float  # effective share of the weights
+    distinct_ancestors: float  # share of places among them
+    accept: float  # mean over moves and particles
+    surrogate_accept: float  # of surrogate moves alone; NaN where there were none
     correlation: float  # between before and after, largest over coordinates
-    num_moves: int
-    scale: float
-    num_evaluations: int  # of this stage, without those of the first particles
+    moves: int
+    proposal_scale: float
+    evaluations: int  # of this stage, without those of the first particles
 
 
 def init(particles: Evaluated) -> State:

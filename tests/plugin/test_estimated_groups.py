@@ -285,7 +285,7 @@ def test_a_group_that_is_stuck_is_said(longest, sd, said):
 @pytest.mark.slow
 def test_a_block_that_does_not_move_is_counted(made, monkeypatch):
     def never(step, number, x, proposal, is_walk):
-        return 0.0, step.estimates, np.ones(3, bool)
+        return -np.inf, step.estimates, np.ones(3, bool)
 
     monkeypatch.setattr(EmulatedGroups, "_judged", never)
     idata = sampled(made, draws=12, tune=2, chains=1)

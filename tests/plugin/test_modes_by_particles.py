@@ -99,7 +99,7 @@ def test_places_of_each_population_are_before_each_of_its_powers(search, monkeyp
     )
     monkeypatch.setattr(chains, "sample_particles", lambda *_: found)
     particles = Particles(search.chains, ModelPrior(search.model), np.random.default_rng(3))
-    particles.draw()
+    particles.draw(4)
     assert particles.passed.shape == (12, 1)
     np.testing.assert_array_equal(particles._powers, np.array([0.1, 0.5, 1.0])[particles.passed[:, 0].astype(int)])
     np.testing.assert_array_equal(np.unique(particles._powers, return_counts=True), [[0.1, 0.5, 1.0], [4, 4, 4]])

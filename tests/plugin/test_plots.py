@@ -315,7 +315,7 @@ def test_densities_fit_the_page(backend, bounded):
 
 def test_too_many_panels_say_what_to_do(rng):
     draws = xr.Dataset({"x": (("chain", "draw", "i"), rng.normal(size=(1, 30, 41)))})
-    with pytest.raises(ValueError, match="41 panels are more than 40: choose variables by var_names="):
+    with pytest.raises(ValueError, match=r"41 subplots.*Reduce the number of plots or increase this limit"):
         pk.plot_density(xr.DataTree.from_dict({"posterior": draws}), backend="none")
 
 

@@ -87,6 +87,6 @@ def test_sequential_monte_carlo_tells_its_settings():
         idata = pk.sample_smc(60, kernel=pk.ASMC, chains=1, cores=1, random_seed=1, progressbar=False,
                               compute_convergence_checks=False)  # fmt: skip
     attrs = idata["smc_stats"].attrs
-    assert attrs["num_simulations_y"] == 4
+    assert idata["constant_data"]["y_num_simulations"] == 4
     assert attrs["surrogate"] == 0
     assert attrs["smc_kernel"] == "ASMC"

@@ -185,8 +185,8 @@ def test_constrained_discrete_and_hierarchical_parameters_have_a_bandwidth():
         pm.Normal("unrelated")
         # With as few pilot simulations about half of all seeds give a bandwidth that is warned of.
         settings = {"num_pilot": 400, "random_seed": 1}
-        variable = pk.KernelABC("y", simulator, rate[:, None], count, observed=np.full((2, 30), 7.0), **settings)
-    assert np.isfinite(variable.tag.epsilon).all()
+        pk.KernelABC("y", simulator, rate[:, None], count, observed=np.full((2, 30), 7.0), **settings)
+    assert np.isfinite(model["y_epsilon"].get_value()).all()
     assert model["y_epsilon"].get_value().shape == (60, 60)
 
 

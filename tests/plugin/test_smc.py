@@ -172,7 +172,7 @@ def test_discrete_variables_are_refused():
     [
         ({"draws": 3}, "3 particles are too few"),
         ({"threshold": 1.5}, "threshold must lie"),
-        ({"schedule": (0.5, 0.9)}, "end with 1"),
+        ({"schedule": (0.5, 0.9)}, "the last 1"),
         ({"min_moves": 0}, "min_moves"),
         ({"isotropic_share": 2.0}, "isotropic_share"),
         ({"kernel": pk.KernelHMCSMC, "exploring_share": 0.0}, "exploring_share"),
@@ -187,7 +187,7 @@ def test_settings_are_checked_before_sampling(settings, message):
 def test_other_kernels_and_surrogates_are_refused():
     with pytest.raises(TypeError, match="kernel must be one of"), conjugate_model():
         pk.sample_smc(kernel=pm.smc.kernels.IMH)
-    with pytest.raises(ValueError, match="surrogate must be"):
+    with pytest.raises(TypeError, match="surrogate must be"):
         sample(conjugate_model(), pk.KernelHMCSMC, surrogate="gradients")
 
 

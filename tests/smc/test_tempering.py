@@ -39,7 +39,7 @@ def test_particles_forget_where_they_began_in_many_dimensions():
     state, history = smc.sample(rng, smc.Evaluated(positions, *normal(positions)), normal, smc.Config(smc.Walk()))
     # It is .14 after three moves a dimension (Roberts, Gelman and Gilks 1997), and .032 the error for 1,000 particles.
     assert max(info.correlation for info in history) < 0.3
-    assert max(info.num_moves for info in history) <= 3 * num_dims
+    assert max(info.moves for info in history) <= 3 * num_dims
     np.testing.assert_allclose(state.particles.positions.std(axis=0).mean(), math.sqrt(0.5), rtol=0.03)
     np.testing.assert_allclose(state.log_evidence, -num_dims / 2 * math.log(2.0), atol=0.5)
 
@@ -55,9 +55,9 @@ class _Impossible(smc.Walk):
 def test_moves_are_accepted_by_the_proposal_ratio():
     schedule = {"schedule": (0.5, 1.0), "min_moves": 1, "max_moves": 1}
     _, history = run(0, smc.Walk(), 50, **schedule)
-    assert all(info.acceptance > 0.0 for info in history)
+    assert all(info.accept > 0.0 for info in history)
     _, history = run(0, _Impossible(), 50, **schedule)
-    assert all(info.acceptance == 0.0 for info in history)
+    assert all(info.accept == 0.0 for info in history)
 
 
 @pytest.mark.long
@@ -80,11 +80,11 @@ def test_what_a_stage_reports():
     state, history = run(1, smc.Walk())
     assert [info.inverse_temperature for info in history] == sorted(info.inverse_temperature for info in history)
     assert history[-1].inverse_temperature == state.inverse_temperature == 1.0
-    assert all(info.effective_share == pytest.approx(0.5, abs=1e-3) for info in history[:-1])
+    assert all(info.ess_share == pytest.approx(0.5, abs=1e-3) for info in history[:-1])
     assert sum(info.log_evidence_increment for info in history) == pytest.approx(state.log_evidence)
-    assert all(4 <= info.num_moves <= 20 and info.num_evaluations == 1000 * info.num_moves for info in history)
-    assert all(info.correlation <= 0.2 for info in history if info.num_moves < 20)
-    assert all(math.isnan(info.surrogate_acceptance) for info in history)
+    assert all(4 <= info.moves <= 20 and info.evaluations == 1000 * info.moves for info in history)
+    assert all(info.correlation <= 0.2 for info in history if info.moves < 20)
+    assert all(math.isnan(info.surrogate_accept) for info in history)
     assert len(state.particles.positions) == 1000
     assert 3 <= len(state.learned.edges) - 1 <= 6
 

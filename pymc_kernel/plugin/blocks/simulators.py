@@ -42,7 +42,6 @@ def _block(function, params, observed, kwargs):
         return run.summaries[0] if run.summaries else np.full(size, np.nan)
 
     variable = EstimatedLikelihood(function.name, function, *params, observed=observed, random=draw, **kwargs)
-    variable.tag.num_simulations = function.num_simulations
     pm.Data(f"{function.name}_num_simulations", function.num_simulations)
     return variable
 
@@ -142,7 +141,6 @@ def KernelABC(
         lambda simulated, target: log_kernel_abc(simulated, target, factor, num_simulations), log_peak, starts
     )
     variable = _block(function, params, observed, kwargs)
-    variable.tag.epsilon = factor
     pm.Data(f"{name}_epsilon", factor if factor.ndim == 1 else factor @ factor.T)
     return variable
 

@@ -24,7 +24,7 @@ _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws: with some hundred a chain, noise alone gives about this
 _TREE_DEPTH = 8  # at most 255 leapfrog steps: a draw ends however bad a surrogate's geometry is
 _PRIOR_WEIGHT = 10  # the first variances count as this many draws, as in PyMC's own start
-_POPULATIONS, _FEWEST = 4, 250  # and particles in each: a dozen are in a mode with a twentieth of the mass
+_FEWEST = 250  # particles of a population: a dozen are in a mode with a twentieth of the mass
 _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
 
 
@@ -237,7 +237,7 @@ class Particles:
         self._chains, self._prior, self._rng = chains, prior, rng
         self._errors: list[np.ndarray] = []
 
-    def draw(self, populations: int = _POPULATIONS, size: int = _FEWEST) -> tuple[np.ndarray, float]:
+    def draw(self, populations: int, size: int = _FEWEST) -> tuple[np.ndarray, float]:
         """Return draws (populations, size, d) of the current model, and their largest R-hat.
 
         Each draw takes some hundred evaluations of the emulated model.

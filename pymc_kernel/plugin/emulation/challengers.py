@@ -18,7 +18,6 @@ _EVALUATED = 4  # evaluations in a round at places that the emulated posterior l
 # at 3.6, has a density that draws of two or more parameters reach, and stays on a curved ridge: if its emulated density
 # is lower, the emulated posterior may end too soon.
 _FAR, _NEAR = 0.5, 0.15
-_REMEMBERED = 2 * _EVALUATED  # the places of two rounds: so many must confirm a small distance
 
 
 class LeftOut(NamedTuple):
@@ -183,7 +182,8 @@ class Challengers:
         found, learned = found[is_lower] - possible[is_lower], (learned - possible)[is_lower]
         found = np.where(np.isfinite(found), np.minimum(found, 0.0), -np.inf)
         shares = np.maximum(np.exp(found) - np.exp(learned), 0.0) / -np.expm1(learned)
-        self._real_shares = np.concatenate([self._real_shares, np.repeat(shares, times[is_lower])])[-_REMEMBERED:]
+        # The places of two rounds: so many must confirm a small distance.
+        self._real_shares = np.concatenate([self._real_shares, np.repeat(shares, times[is_lower])])[-2 * _EVALUATED :]
 
     @property
     def real_share(self) -> float:

@@ -25,6 +25,21 @@ from pymc_kernel.plugin.emulation.penalty import Errors, filled_up, of_rows, sha
 _FAR = 1e100  # coordinate of a place that is never the nearest
 
 
+class GivenRows:
+    """Outputs of a part that are given as numbers: rows (b, q)."""
+
+    def __init__(self, part: Part):
+        shape = len(part.functions), part.like.sizes[1]
+        self.rows = pytensor.shared(np.ones(shape), shape=shape)
+        self.is_factor = pytensor.shared(0.0)
+        self.limits = pytensor.shared(no_limits(shape))
+        """Lowest and highest outputs (2, b, q) with which the model has a density."""
+
+    def __call__(self, inputs) -> TensorVariable:
+        """Return the rows."""
+        return self.rows
+
+
 class LearnedPart:
     """Outputs of a part as a graph of its inputs; what was learned is in shared variables, so that it can be renewed.
 
@@ -35,20 +50,20 @@ class LearnedPart:
     part : Part
     name : str
         Of the shared variables.
+    given : GivenRows
+        The same part with given outputs: both have one ``is_factor`` and one ``limits``.
     """
 
-    def __init__(self, part: Part, name: str):
-        self.part, self._name = part, name
+    def __init__(self, part: Part, name: str, given: GivenRows):
+        self.part, self.is_factor, self.limits = part, given.is_factor, given.limits
         k, q = part.like.sizes
         sizes = {
             "log_inputs": (k,), "log_outputs": (q,), "center": (k,), "scale": (k,), "rotation": (k, k), "low": (k,),
             "high": (k,), "inverse_length_scale": (k,), "points": (None, k), "weights": (None, q),
             "coefficients": (1 + k + k * (k + 1) // 2, q), "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
-        self.is_factor = pytensor.shared(0.0, name=f"{name}_is_factor")
-        self.limits = pytensor.shared(no_limits((len(part.functions), q)), name=f"{name}_limits")
-        """Lowest and highest outputs (2, b, q) with which the model has a density."""
-        self._errors: Errors | None = None
+        num_errors = q if part.is_row_of_outputs else 1
+        self._errors = Errors(part.functions, name, (k, num_errors)) if part.has_penalty else None
         self.shift = None
         """By how many of their errors the outputs of a single row are shifted, a scalar; None for no shift."""
         self.loss = None
@@ -59,13 +74,6 @@ class LearnedPart:
         # Before anything is learned outputs are zero, so that a cheap version stays as it is.
         self._shared = shared_arrays(name, part.num_functions, sizes)
         self._shared["scale"].set_value(np.ones((part.num_functions, k)))
-
-    def lose_what_is_not_known(self, num_errors: int) -> None:
-        """Give later calls a :attr:`loss`, and errors that :attr:`shift` multiplies: see ``penalty.py``.
-
-        A row has one error, or one for each output.
-        """
-        self._errors = Errors(self.part.functions, self._name, (self.part.like.sizes[0], num_errors))
 
     def renew(
         self,

@@ -17,6 +17,7 @@ from pytensor.graph.traversal import apply_ancestors
 from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.linalg import ridged_cholesky
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
+from pymc_kernel.mcmc.metropolis import metropolis_accept
 from pymc_kernel.plugin.emulation.chains import (
     SMALLEST_VARIANCE,
     Chains,
@@ -68,11 +69,6 @@ class Place(NamedTuple):
     """True log density, with the estimates."""
     learned: float
     """Log density of the emulated model."""
-
-    @property
-    def correction(self) -> float:
-        """True minus learned log density."""
-        return self.level - self.learned
 
 
 class _OfBlock:
@@ -256,9 +252,9 @@ class EmulatedGroups(ArrayStepShared):
             if here is None:
                 x = proposal
                 continue
-            accept, there, changed = self._judged(number, here, proposal, is_walk)
+            gain, there, changed = self._judged(number, here, proposal, is_walk)
             counts += changed
-            is_moved = self.rng.random() < accept
+            is_moved, accept = metropolis_accept(self.rng, gain)
             if is_moved:
                 here, x, self.estimates = there, there.position, there.estimates
             self.runs[number] = 0 if is_moved else self.runs[number] + 1
@@ -312,7 +308,7 @@ class EmulatedGroups(ArrayStepShared):
         return proposal, False
 
     def _judged(self, number, here, proposal, is_walk):
-        """Return the probability that a block's proposal is accepted, its place, and which estimates were made."""
+        """Return the log of the ratio that accepts a block's proposal, its place, and which estimates were made."""
         inputs = self._density.inputs(proposal)
         changed = self._changed(here.inputs, inputs)
         values, seeds = list(here.estimates.values), list(here.estimates.seeds)
@@ -321,17 +317,12 @@ class EmulatedGroups(ArrayStepShared):
                 seeds[i] = int(self.rng.integers(2**63))
             values[i] = self._density.estimate(i, inputs[i], seeds[i])
         there = self._place(proposal, Estimates(values, seeds), inputs)
-        gain = there.level - here.level if is_walk else there.correction - here.correction
-        return acceptance_probability(gain), there, changed
+        gain = there.level - here.level - (0.0 if is_walk else there.learned - here.learned)
+        return gain, there, changed
 
     def _place(self, position, estimates, inputs):
         learned, _ = self._learned._pytensor_function(position)
         return Place(position, estimates, inputs, self._density(position, estimates.values), float(learned))
-
-
-def acceptance_probability(log_ratio: float) -> float:
-    """Return the probability of acceptance; zero where the log ratio is not finite."""
-    return math.exp(min(log_ratio, 0.0)) if math.isfinite(log_ratio) else 0.0
 
 
 def check_emulated(emulated: pm.Model, model: pm.Model, transitions: int | None) -> None:

@@ -12,8 +12,9 @@ from pymc.step_methods.hmc.nuts import NUTSState
 from pymc.step_methods.state import dataclass_state
 
 from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.mcmc.metropolis import metropolis_accept
 from pymc_kernel.plugin.emulation.chains import density_and_gradient
-from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, acceptance_probability, check_emulated
+from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, check_emulated
 from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import STABLE
 from pymc_kernel.plugin.model.log_density import compile_log_density
@@ -158,8 +159,7 @@ class EmulatedNUTS(pm.NUTS):
         for _ in range(self.transitions):
             q, [stats] = self._moved(q)
         correction = self._correct(q)
-        accept = acceptance_probability(correction[0] - self.correction[0])
-        moved = self.rng.random() < accept
+        moved, accept = metropolis_accept(self.rng, correction[0] - self.correction[0])
         if moved:
             self.correction = correction
         else:

@@ -8,7 +8,7 @@ import pytensor
 
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.emulation.coarse import Coarse, is_difference
-from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, model_with
+from pymc_kernel.plugin.emulation.emulated_model import GivenRows, model_with
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.structure import Unknown
 from pymc_kernel.plugin.model.interpreter import of_position
@@ -18,18 +18,6 @@ from pymc_kernel.plugin.model.priors import initial_position
 _STEP = 1e-3  # in units of the reach of outputs: differences are far above rounding, their error far below a third
 
 
-class _GivenRows:
-    """Outputs of a part that are given as numbers: rows (b, q)."""
-
-    def __init__(self, part, learned):
-        self.is_factor, self.limits = learned.is_factor, learned.limits
-        shape = len(part.functions), part.like.sizes[1]
-        self.rows = pytensor.shared(np.ones(shape), shape=shape)
-
-    def __call__(self, inputs):
-        return self.rows
-
-
 class GivenOutputs:
     """A model with given numbers in place of the outputs of its black boxes.
 
@@ -37,12 +25,13 @@ class GivenOutputs:
     ----------
     model : pymc.Model
     unknown : Unknown
-    learned : sequence of LearnedPart
     coarse : mapping
         Cheap versions of calls, by their numbers.
 
     Attributes
     ----------
+    rows : list of GivenRows
+        Of each part.
     unknown : Unknown
         The same, with ``is_term`` of each part as the log density has it.
 
@@ -52,10 +41,10 @@ class GivenOutputs:
         For a model that has terms without gradient besides its black boxes.
     """
 
-    def __init__(self, model: pm.Model, unknown: Unknown, learned: Sequence[LearnedPart], coarse: Mapping[int, Coarse]):
-        given = [_GivenRows(*pair) for pair in zip(unknown.parts, learned, strict=True)]
-        self._rows = [g.rows for g in given]
-        self._model, _ = model_with(model, unknown.calls, unknown.parts, given, coarse)
+    def __init__(self, model: pm.Model, unknown: Unknown, coarse: Mapping[int, Coarse]):
+        self.rows = [GivenRows(part) for part in unknown.parts]
+        self._rows = [given.rows for given in self.rows]
+        self._model, _ = model_with(model, unknown.calls, unknown.parts, self.rows, coarse)
         left = without_gradient(self._model, self._model.continuous_value_vars)
         if left:
             raise ValueError(

@@ -27,8 +27,6 @@ from pymc_kernel.plugin.emulation.black_boxes import has_gradient
 from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.unconstrained import observed_values
 
-_NAME = "log_likelihood"
-
 
 class _HiddenInitialValues(dict):
     """Initial values that do not keep a model from becoming a graph.
@@ -207,7 +205,7 @@ def with_whole_likelihood(model: pm.Model, compile_kwargs: dict | None = None) -
     if not [*model.observed_RVs, *model.potentials]:
         raise ValueError("this model has no observed variable and no potential, so there is no likelihood to learn.")
     whole, values = with_prior_alone(model)
-    name = _NAME
+    name = "log_likelihood"
     while name in model.named_vars:
         name = f"{name}_"
     with whole:

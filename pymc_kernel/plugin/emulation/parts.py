@@ -3,7 +3,7 @@
 One call for all subjects, a call for each in a Python loop, and a vectorized operator are treated alike.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -153,7 +153,7 @@ class Part(NamedTuple):
 
 
 def rows_of(
-    box: BlackBox, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], others: Callable[[], Sequence]
+    box: BlackBox, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], others: Sequence[np.ndarray]
 ) -> Rows:
     """Return how a call splits into rows, from a vectorized operator's graph or by probing an opaque one.
 
@@ -162,8 +162,8 @@ def rows_of(
     box : BlackBox
     inputs, outputs : sequence of ndarray
         Of one call.
-    others : callable
-        Returns other inputs that the function may get.
+    others : sequence of ndarray
+        Other inputs that the function may get.
     """
     shapes = tuple(np.shape(v) for v in inputs), tuple(np.shape(v) for v in outputs)
     whole = Rows(box, (), (None,) * len(inputs), (0,) * len(outputs), *shapes, (0,))
@@ -172,7 +172,7 @@ def rows_of(
     for rows in _candidates(whole):
         if _is_by_row(rows, inputs, outputs, others):
             # At one place different functions may agree, as multiples of zero do, so two places are compared.
-            return _with_functions(rows, all(_is_one_function(rows, given) for given in (inputs, others())))
+            return _with_functions(rows, all(_is_one_function(rows, given) for given in (inputs, others)))
     return whole
 
 
@@ -216,7 +216,7 @@ def _is_by_row(rows, inputs, outputs, others):
         return False
     for changed in (is_even, ~is_even):
         mixed = [v.copy() for v in inputs]
-        for value, other, axis in zip(mixed, others(), rows.input_axes, strict=True):
+        for value, other, axis in zip(mixed, others, rows.input_axes, strict=True):
             if axis is not None:
                 np.moveaxis(value, axis, 0)[changed] = np.moveaxis(other, axis, 0)[changed]
         after = rows.outputs(_called(rows.box, mixed))

@@ -23,7 +23,6 @@ from pymc_kernel.emulation import VarianceBound
 from pymc_kernel.linalg import squared_distances
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 
-NAME = "emulation_penalty"
 _SMALLEST = 1e-12  # least variance of an output of amplitude one: above rounding, and its root has a finite slope
 
 
@@ -80,8 +79,8 @@ def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | 
     """Lower a model's log density by losses; return their factor, a shared variable of one, or None without losses."""
     if not losses:
         return None
-    share = pytensor.shared(1.0, name=f"share_of_{NAME}")
-    with_silent_potential(model, NAME, -share * sum(losses))
+    share = pytensor.shared(1.0, name="share_of_penalty")
+    with_silent_potential(model, "emulation_penalty", -share * sum(losses))
     return share
 
 

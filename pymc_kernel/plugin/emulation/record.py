@@ -72,11 +72,6 @@ class Record:
             levels = np.where(np.isfinite(levels), levels, np.finfo(float).min)
         return self.positions[:: self.unknown.repeats][best_of(levels)[:count]]
 
-    def of_place(self, number: int) -> list[Evaluated]:
-        """Return all evaluations at the place of one of them."""
-        repeats = self.unknown.repeats
-        return self.evaluated[number // repeats * repeats :][:repeats]
-
     def fits(self, margins: Sequence[np.ndarray], rng: np.random.Generator) -> list[tuple] | None:
         """Return the arguments of ``LearnedPart.renew`` of each part, except ``steps``; None for too few rows.
 

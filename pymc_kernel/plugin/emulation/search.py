@@ -69,14 +69,11 @@ class Search:
         # With a tolerance of zero it never ends early, and is judged by the default.
         self.model, self.tolerance, self.never_ends, self.rng = model, tolerance or TOLERANCE, tolerance == 0.0, rng
         self.estimated, self.repeats = unknown.estimated, unknown.repeats
-        self.learned = [LearnedPart(part, f"part{i}") for i, part in enumerate(unknown.parts)]
         self.coarse = coarse_versions(unknown.calls, coarse or {})
-        self.given = GivenOutputs(model, unknown, self.learned, self.coarse)
+        self.given = GivenOutputs(model, unknown, self.coarse)
         self.unknown = unknown = self.given.unknown
-        for part, learned in zip(unknown.parts, self.learned, strict=True):
-            learned.part = part  # with ``is_term``
-            if part.has_penalty:
-                learned.lose_what_is_not_known(part.like.sizes[1] if part.is_row_of_outputs else 1)
+        pairs = zip(unknown.parts, self.given.rows, strict=True)
+        self.learned = [LearnedPart(part, f"part{i}", rows) for i, (part, rows) in enumerate(pairs)]
         self.emulated, inputs = model_with(model, unknown.calls, unknown.parts, self.learned, self.coarse)
         rows = [learned for part, learned in zip(unknown.parts, self.learned, strict=True) if part.is_row_of_outputs]
         losses = [learned.loss for learned in self.learned if not (learned in rows or learned.loss is None)]
@@ -340,7 +337,7 @@ class Search:
         """Return draws (chains, n, d) of the emulated model and their R-hat; chains begin at the ``best`` places."""
         if self.particles is not None:
             try:
-                drawn, rhat = self.particles.draw()
+                drawn, rhat = self.particles.draw(_CHAINS)
                 self.by_particles = True
                 self.chains.go_to(drawn[:, -1])
                 return drawn, rhat
@@ -555,26 +552,22 @@ class Search:
         """
         rows_of_parts = self.record.held_out(self.margins, self.fits)
         least = np.quantile([self.chains.log_density(x) for x in flat_draws(self.draws)], _TAIL)
-        kept = [i for i in range(len(self.record)) if self._is_like_draws(i, least)]
+        levels = np.array([self.chains.log_density(x) for x in self.record.positions])
+        if not self.estimated:
+            levels = np.maximum(levels, self.record.log_densities)
+        # Failed ones lie anywhere: fresh draws show how many posterior draws fail.
+        usable = np.repeat(np.isfinite(self.record.levels), self.repeats) & ~np.array(self.record.is_chosen)
+        kept = np.flatnonzero(usable & (levels >= least))
         predicted = [[rows[i] for rows in rows_of_parts] for i in kept]
         if not self.estimated:
             positions = self.record.positions[kept]
             learned = [self.given.log_density(*pair) for pair in zip(predicted, positions, strict=True)]
             return measured(self.record.log_densities[kept] - np.array(learned))[0]
-        if not kept:
+        if not kept.size:
             return 1.0
         evaluated = [self.record.evaluated[i] for i in kept]
         self.held_out_errors = self.given.errors(self.record.positions[kept], evaluated, predicted)
         return measured_by_pairs(*self.held_out_errors)[0]
-
-    def _is_like_draws(self, number, least):
-        """Return whether an evaluation lies where draws do, that is, hardly ever below ``least``."""
-        pair = self.record.of_place(number)
-        # Failed ones lie anywhere: fresh draws show how many posterior draws fail.
-        if self.record.is_chosen[number] or not all(np.isfinite(e.log_density) for e in pair):
-            return False
-        learned = self.chains.log_density(self.record.positions[number])
-        return learned >= least if self.estimated else max(learned, pair[0].log_density) >= least
 
     def _renew(self, fits):
         for learned, fit in zip(self.learned, fits, strict=True):

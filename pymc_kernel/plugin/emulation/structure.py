@@ -100,10 +100,7 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
     _refuse(model, boxes)
     true = TrueModel(model, boxes, np.random.default_rng(int(rng.integers(2**63))) if _estimates(boxes) else None)
     first, others = true.learn_shapes(first_places(model, ModelPrior(model), None, STARTS_TRIED, rng))
-    calls = [
-        rows_of(box, inputs, outputs, lambda i=i: others.inputs[i])
-        for i, (box, inputs, outputs) in enumerate(zip(boxes, first.inputs, first.outputs, strict=True))
-    ]
+    calls = [rows_of(*given) for given in zip(boxes, first.inputs, first.outputs, others.inputs, strict=True)]
     return Unknown(true, calls, parts_of(calls))
 
 

@@ -51,12 +51,12 @@ def _allow_object_mode(operator):
 
 
 class Evaluation(NamedTuple):
-    """An evaluation of a density: noise of its operators, by their keys, and what they report on their estimates."""
+    """An evaluation of a density: noise of its operators by their keys, and what they report by names of statistics."""
 
     noise: Mapping[str, np.random.Generator | list[np.random.Generator]]
     accepted: dict[str, float]  # the share of the simulations that a kernel accepts
     failed: dict[str, float]  # the share of the simulations that failed; of the estimates where there are none
-    # Simulated summaries (m, q) and those of the data (q,), where they are assumed normal.
+    # By the terms' names simulated summaries (m, q) and those of the data (q,), where they are assumed normal.
     simulated: dict[str, tuple[np.ndarray, np.ndarray]]
 
 
@@ -137,12 +137,12 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
             raise TypeError(
                 f"the function of EstimatedLikelihood {self.term_name!r} returned {what}; it must return {wanted}"
             )
-        failed = getattr(self.fn, "failed_share", None)
-        evaluation.failed[self.key] = float(np.mean(~np.isfinite(value))) if failed is None else failed
+        failed = getattr(self.fn, "failed_share", float(np.mean(~np.isfinite(value))))
+        evaluation.failed[f"failed_share_{self.term_name}"] = failed
         if self.assumes_normal:
-            evaluation.simulated[self.key] = self.fn.simulated
+            evaluation.simulated[self.term_name] = self.fn.simulated
         if self.accepts_share:
-            evaluation.accepted[self.key] = self.fn.accepted_share(float(value.item()))
+            evaluation.accepted[f"accepted_share_{self.term_name}"] = self.fn.accepted_share(float(value.item()))
         return value.reshape(shape)
 
 

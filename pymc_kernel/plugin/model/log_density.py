@@ -30,8 +30,7 @@ class LogDensity:
         self._kept = self._tried = None  # the seeds of the current point and of the last evaluation
         self._last = Evaluation({}, {}, {}, {})
         # Shares of simulations that a block's kernel accepted for the estimate at the current point, by name.
-        self._share_names = {op.key: f"accepted_share_{op.term_name}" for op in blocks if op.accepts_share}
-        self.shares = dict.fromkeys(self._share_names.values(), np.nan)
+        self.shares = {f"accepted_share_{op.term_name}": np.nan for op in blocks if op.accepts_share}
         # Of blocks that assume normal summaries: name -> those of the estimate at the current point, and of the data.
         self.simulated = {}
         self.failure_names = tuple(f"failed_share_{op.term_name}" for op in blocks)
@@ -85,14 +84,12 @@ class LogDensity:
         """Make the noise of the last evaluation that of the current point, if the proposal was ``accepted``."""
         if accepted:
             self._kept = self._tried
-            self.shares = {name: self._last.accepted.get(key, math.nan) for key, name in self._share_names.items()}
-            last = self._last.simulated
-            self.simulated = {op.term_name: last[op.key] for op in self._blocks if op.key in last}
+            self.shares = dict.fromkeys(self.shares, math.nan) | self._last.accepted
+            self.simulated = self._last.simulated
 
     def failures(self) -> dict[str, float]:
         """Return the share of simulations, or of estimates, that failed in the last evaluation: name -> share."""
-        failed = [self._last.failed.get(op.key, math.nan) for op in self._blocks]
-        return dict(zip(self.failure_names, failed, strict=True))
+        return dict.fromkeys(self.failure_names, math.nan) | self._last.failed
 
     def seed(self, rng: np.random.Generator) -> None:
         """Draw the noise from new generators spawned from ``rng``, independent of it and of each other."""

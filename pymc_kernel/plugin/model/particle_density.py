@@ -28,9 +28,6 @@ class ParticleDensity:
         self._function, self._batch, self._keys, self._generators = function, batch, keys, generators
         self.estimated = estimated  # names of the terms that are random
         self.seed(np.random.default_rng())
-        self._work_on(executor)
-
-    def _work_on(self, executor):
         self._executor, self._remote = executor, Remote(lambda: self, is_sent=executor is not None)
 
     def seed(self, rng: np.random.Generator) -> None:
@@ -75,12 +72,9 @@ class ParticleDensity:
                     variable.set_value(noise.spawn(1)[0], borrow=True)
             return tuple(self._function(np.ascontiguousarray(positions)))
 
-    def __getstate__(self):
-        return {name: value for name, value in self.__dict__.items() if name not in ("_executor", "_remote")}
-
-    def __setstate__(self, state):
-        self.__dict__.update(state)
-        self._work_on(None)
+    def __reduce__(self):
+        # In another process it evaluates by itself, with noise that it is given or seeded with.
+        return ParticleDensity, (self._function, self._batch, self.estimated, self._keys, self._generators, None)
 
 
 def evaluate_block(remote, positions, noise):

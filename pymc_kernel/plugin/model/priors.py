@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 import xarray as xr
 from pymc.initial_point import make_initial_point_expression, make_initial_point_fn
 from pymc.logprob.basic import transformed_conditional_logp
+from scipy.special import ndtr
 
 from pymc_kernel.mcmc.chain_checks import KnownPlaces, other_hills
 from pymc_kernel.plugin.model.forward import ForwardGraph, ForwardSampler, can_be_drawn
@@ -22,8 +23,6 @@ from pymc_kernel.smc.weights import normalized
 STARTS_TRIED = 20  # places to begin at, of which one must have a finite density; 2 % of PyMC's 1,000 tuning draws
 _NEAREST = 0.01  # smallest share of the way from a start to a prior draw at which a place is added
 PRIOR_DRAWS = 200  # enough to know its quantiles to 5 % of its spread, and to look for places among them
-_SEED = 0  # of the pool; each chain tries draws from it that its own generator chooses
-_NORMAL_QUANTILES = (0.15865525, 0.84134475)  # one standard deviation on either side
 
 
 def check_prior_draws(model: pm.Model, advice: str) -> None:
@@ -194,7 +193,7 @@ class PriorDraws:
 
         One where that is zero. Prior standard deviations need not exist.
         """
-        low, high = np.quantile(self.positions, _NORMAL_QUANTILES, axis=0)
+        low, high = np.quantile(self.positions, ndtr([-1.0, 1.0]), axis=0)
         spread = 0.5 * (high - low)
         return np.where(spread > 0.0, spread, 1.0)
 
@@ -230,7 +229,7 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # warnings of compilers about the quick mode
-            draws = pm.draw(prior_expression(model), draws=PRIOR_DRAWS, random_seed=_SEED, mode=UNOPTIMIZED)
+            draws = pm.draw(prior_expression(model), draws=PRIOR_DRAWS, random_seed=0, mode=UNOPTIMIZED)
             log_prior = model.compile_fn(
                 model.logp(vars=model.free_RVs), inputs=model.value_vars, on_unused_input="ignore", mode=UNOPTIMIZED
             )

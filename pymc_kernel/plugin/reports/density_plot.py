@@ -14,7 +14,7 @@ from scipy.interpolate import PchipInterpolator
 from pymc_kernel.density import BayesianKDE
 from pymc_kernel.plugin.model.unconstrained import elementwise_transform
 from pymc_kernel.plugin.reports.model_draws import Selected, Selection
-from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, check_panels, grid_arguments
+from pymc_kernel.plugin.reports.panels import FlatLabeller, add_legend, grid_arguments
 from pymc_kernel.stein.draws import choose_thinning
 
 _LEAST_DISTINCT = 0.5  # share of the draws; if fewer are distinct, a variable is discrete or has an atom
@@ -99,7 +99,6 @@ def _drawn(curves, kept, probability, backend):
     panels = lines.isel(plot_axis=0, point=0, drop=True)
     others = list(dict.fromkeys(d for v in panels.data_vars.values() for d in v.dims))
     count = sum(v.size for v in panels.data_vars.values())
-    check_panels(count)
     collection = azp.PlotCollection.wrap(
         panels, cols=["__variable__", *others], backend=backend, **grid_arguments(count, backend)
     )

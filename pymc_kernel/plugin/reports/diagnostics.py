@@ -22,7 +22,6 @@ from pymc_kernel.plugin.reports.panels import scalars
 from pymc_kernel.plugin.reports.surrogate_scores import ADVICE
 from pymc_kernel.plugin.warn import findings_in, warn_user
 
-_KINDS_WITH_DIAGNOSTICS = ("all", "diagnostics", "all_median", "diagnostics_median")
 _ATTRIBUTES = ("ksd", "ksd_normal", "ksd_null_low", "ksd_null_high", "ksd_p", "ksd_thin", "ksd_flip_probability")
 _LEVEL = 0.05  # at which the tests by a surrogate, with and without weights, must agree
 
@@ -196,7 +195,7 @@ def summary(
             warn_user(
                 f"ksd_share and ksd_p are NaN, since the surrogate cannot judge the draws: {report.unjudged}. {ADVICE}"
             )
-    if kind in _KINDS_WITH_DIAGNOSTICS:
+    if kind.startswith(("all", "diagnostics")):
         like = asked.isel(dict.fromkeys(sample_dims, 0), drop=True)
         both = [xr.full_like(like, np.nan, dtype=float).fillna(part) for part in (shares, p_values)]
         table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd_share", "ksd_p"], dims="summary")), fmt, round_to)

@@ -69,16 +69,6 @@ def grid_arguments(num_panels: int, backend: str | None) -> dict:
     return {"col_wrap": columns, "figure_kwargs": arguments}
 
 
-def check_panels(num_panels: int) -> None:
-    """Raise where ArviZ would refuse so many panels, and say what to do."""
-    most = rcParams["plot.max_subplots"]
-    if most is not None and num_panels > most:
-        raise ValueError(
-            f"{num_panels} panels are more than {most}: choose variables by var_names= and coords=, or raise "
-            'arviz.rcParams["plot.max_subplots"].'
-        )
-
-
 def add_legend(collection, entries: dict[str, dict]) -> None:
     """Add a legend above all panels; ``entries`` are name -> properties of its line, or of its ``marker``."""
     place = _LEGENDS[collection.backend]

@@ -18,7 +18,7 @@ _ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom hel
 
 
 def missed_point_warning(
-    known: KnownPlaces, positions: np.ndarray, log_densities: np.ndarray, variables: Sequence
+    known: KnownPlaces, positions: np.ndarray, log_densities: np.ndarray, coordinates: Sequence[str]
 ) -> str:
     """Return a warning about a point as likely as the chain's draws that the chain never came near; or nothing.
 
@@ -27,19 +27,12 @@ def missed_point_warning(
     place = missed(known, positions, log_densities)
     if place is None:
         return ""
+    shown = [f"{name} = {x:.3g}" for name, x in zip(coordinates[:_NAMED], place, strict=False)]
     return (
-        f"a chain never came near {_named(variables, place)} (on the unconstrained scale), which the search for a "
-        "start found to be as likely as where the chain has been: the chain is too short, or its draws "
-        "miss a mode of the posterior. Take more draws, or pk.sample_smc, which weighs modes."
+        f"a chain never came near {', '.join(shown)}{', ...' if place.size > _NAMED else ''} (on the unconstrained "
+        "scale), which the search for a start found to be as likely as where the chain has been: the chain is too "
+        "short, or its draws miss a mode of the posterior. Take more draws, or pk.sample_smc, which weighs modes."
     )
-
-
-def _named(variables, position):
-    """Return a position (d,) with the names of its variables, the first few of its coordinates."""
-    if len(variables) > _NAMED or any(v.type.ndim for v in variables):
-        shown = ", ".join(f"{x:.3g}" for x in position[:_NAMED])
-        return f"({shown}{', ...' if position.size > _NAMED else ''})"
-    return ", ".join(f"{v.name} = {x:.3g}" for v, x in zip(variables, position, strict=True))
 
 
 def noise_report(density, state) -> str:

@@ -21,9 +21,9 @@ from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.emulation.search import POOR
 from pymc_kernel.plugin.model.estimated import normal_blocks
-from pymc_kernel.plugin.model.interpreter import compiling
+from pymc_kernel.plugin.model.interpreter import over_draws
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
-from pymc_kernel.plugin.model.unconstrained import value_draws
+from pymc_kernel.plugin.model.unconstrained import split_positions, value_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
@@ -353,9 +353,7 @@ def _tune_together(step, starts, tune, rng, progressbar):
 def _constrained(model, step, positions) -> list[dict]:
     """Return the values of the free variables, as the user knows them, at positions (d,)."""
     point = model.initial_point()
-    where = DictToArrayBijection.map({name: point[name] for name in step.var_names})
-    points = [DictToArrayBijection.rmap(where._replace(data=p.astype(where.data.dtype))) for p in positions]
+    values = split_positions(np.array(positions), [np.shape(point[v.name]) for v in step.vars])
     outputs = [v for v in model.unobserved_value_vars if v.name in {rv.name for rv in model.free_RVs}]
-    with compiling():
-        function = model.compile_fn(outputs, inputs=model.value_vars, on_unused_input="ignore")
-    return [{v.name: value for v, value in zip(outputs, function(point), strict=True)} for point in points]
+    found = over_draws(model, outputs, step.vars)(values)
+    return [{v.name: of[i] for v, of in zip(outputs, found, strict=True)} for i in range(len(positions))]

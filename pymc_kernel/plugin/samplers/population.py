@@ -5,10 +5,11 @@ import pymc as pm
 import xarray as xr
 from arviz_stats.base import array_stats
 
+from pymc_kernel.kernels.points import as_points
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
+from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws, initial_position
 from pymc_kernel.plugin.model.unconstrained import data_groups, draws_group
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
@@ -137,13 +138,9 @@ def _one_chain(model, density, config, draws, iterations, start, rng, advance):
         positions = ModelPrior(model).draw(rng, draws)
         _, log_weights = density(positions)
     else:
-        positions = np.array(start, dtype=float)
-        num_dims = sum(int(np.size(v)) for v in model.initial_point(random_seed=0).values())
-        if positions.shape != (draws, num_dims) or not np.isfinite(positions).all():
-            raise ValueError(
-                f"start must be finite, of shape ({draws}, {num_dims}): particles by coordinates on the unconstrained "
-                f"scale; got shape {positions.shape}."
-            )
+        positions = as_points(start, "start, on the unconstrained scale,", num_dims=initial_position(model).size)
+        if len(positions) != draws:
+            raise ValueError(f"start must have {draws} rows, one a particle, got {len(positions)}.")
         log_weights = np.zeros(draws)
     state = population.init(rng, positions, log_weights)
     history = []

@@ -20,18 +20,7 @@ from pymc_kernel.plugin.warn import report, says_what_evidence_lacks
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.moves import Hamiltonian
 
-_STATS = {
-    "ess_share": "effective_share",
-    "distinct_ancestors": "distinct_share",
-    "accept": "acceptance",
-    "surrogate_accept": "surrogate_acceptance",
-    "correlation": "correlation",
-    "moves": "num_moves",
-    "proposal_scale": "scale",
-    "evaluations": "num_evaluations",
-    "log_evidence_increment": "log_evidence_increment",
-}
-_EPSILON = "epsilon_"  # prefix to the name of a block, for its bandwidths
+_STATS = tempering.Info._fields[1:]  # PyMC has the inverse temperature
 _HANDED_OVER = {"self", "args", "kwargs", "kernel_kwargs", "moves", "var_info"}  # not arguments of the user
 # R-hat of populations above which to warn: PyMC's own limit. Each is then worth about fifty independent draws.
 _LARGEST_RHAT = 1.01
@@ -53,7 +42,6 @@ class ParticleKernel(SMC_KERNEL):
         self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2,
         executor=None, compile_kwargs=None, **kwargs,
     ):  # fmt: skip
-        schedule = None if schedule is None else tuple(float(b) for b in schedule)
         self.config = tempering.Config(moves, threshold, schedule, min_moves, max_moves, correlation)
         model = pm.modelcontext(kwargs.get("model"))
         # A model that cannot be sampled is refused here, before PyMC compiles it, too.
@@ -62,12 +50,6 @@ class ParticleKernel(SMC_KERNEL):
             self.config = replace(self.config, moves=replace(moves, noisy=True))
         # PyMC's own functions are never called.
         super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
-        counted = [v for v in model.observed_RVs if hasattr(v.tag, "num_simulations")]
-        self._of_blocks = {f"num_simulations_{v.name}": v.tag.num_simulations for v in counted}
-        for v in [v for v in model.observed_RVs if hasattr(v.tag, "epsilon")]:
-            # The standard deviations of the kernel of an ABC block are given as such, or by a factor of the covariance.
-            factor = v.tag.epsilon
-            self._of_blocks[f"{_EPSILON}{v.name}"] = factor if factor.ndim == 1 else np.linalg.norm(factor, axis=1)
         if not self.start:
             check_prior_draws(
                 model,
@@ -95,10 +77,8 @@ class ParticleKernel(SMC_KERNEL):
         positions = np.concatenate(columns, axis=1).astype(float)
         if not self.start:
             positions = with_finite_columns(positions, self.rng)
-        if not np.isfinite(positions).all():
-            raise ValueError("some starting particles are not finite; check the prior, or start=.")
         self._state = tempering.init(moves.Evaluated(positions, *self.evaluate(positions)))
-        self._hand_over()
+        self.tempered_posterior = positions
 
     def _check_start(self):
         """Raise where a dictionary of value variables does not hold all particles."""
@@ -109,11 +89,6 @@ class ParticleKernel(SMC_KERNEL):
             given = np.shape(self.start[name])
             if given != (self.draws, *shape):
                 raise ValueError(f"start[{name!r}] must have shape {(self.draws, *shape)}, got {given}.")
-
-    def _hand_over(self):
-        """Set the attributes of the particles that PyMC reads."""
-        self.tempered_posterior, self.prior_logp, self.likelihood_logp = self._state.particles
-        self.tempered_posterior_logp = self._state.particles.log_density(self.beta)
 
     def update_beta_and_weights(self):
         """Choose the next inverse temperature and weight all states of the last stage by it."""
@@ -131,14 +106,14 @@ class ParticleKernel(SMC_KERNEL):
             self._state, self._info = tempering.rejuvenate(
                 self.rng, self._state, self.evaluate, self._chosen, self.config
             )
-        self._hand_over()
+        self.tempered_posterior = self._state.particles.positions
 
     def sample_stats(self):
         """Return what the stage reports."""
         return {
             "log_marginal_likelihood": self.log_marginal_likelihood if self.beta == 1 else np.nan,
             "beta": self.beta,
-            **{name: float(getattr(self._info, field)) for name, field in _STATS.items()},
+            **{name: float(getattr(self._info, name)) for name in _STATS},
         }
 
     def sample_settings(self):
@@ -148,7 +123,6 @@ class ParticleKernel(SMC_KERNEL):
             "threshold": self.config.threshold,
             "smc_kernel": type(self).__name__,
             "surrogate": int(isinstance(self.config.moves, Hamiltonian)),
-            **self._of_blocks,
         }
 
 
@@ -287,12 +261,8 @@ class KernelHMCSMC(ParticleKernel):
     def __init__(
         self, *args: Any, surrogate: Any = "values", exploring_share: float = 0.1, max_steps: int = 30, **kwargs: Any
     ) -> None:
-        if surrogate == "values":
-            proposal = Hamiltonian(exploring_share=exploring_share, max_steps=max_steps)
-        elif callable(getattr(surrogate, "fit", None)):
-            proposal = Hamiltonian(surrogate, exploring_share, max_steps)
-        else:
-            raise ValueError(f'surrogate must be "values" or an estimator of pymc_kernel.scores, got {surrogate!r}.')
+        settings = {} if surrogate == "values" else {"surrogate": surrogate}
+        proposal = Hamiltonian(exploring_share=exploring_share, max_steps=max_steps, **settings)
         super().__init__(proposal, *args, **kwargs)
 
 
@@ -373,10 +343,12 @@ def _tidied(idata):
     data |= {"log_evidence": ("chain", log_evidence), "num_stages": ("chain", num_stages)}
     coords = {"chain": idata["posterior"]["chain"].values, "stage": np.arange(stages)}
     settings = {name: value for name, value in stats.attrs.items() if value is not None}
-    for name in [n for n in settings if n.startswith(_EPSILON)]:
-        final = np.atleast_1d(settings.pop(name))
-        widths = final / np.sqrt(data["inverse_temperature"][1][:, :, None])
-        data[name] = (("chain", "stage", f"{name.removeprefix(_EPSILON)}_summary"), widths)
+    for name in idata.children.get("observed_data", ()):
+        if f"{name}_epsilon" in idata.children.get("constant_data", ()):
+            final = idata["constant_data"][f"{name}_epsilon"].values
+            final = final if final.ndim == 1 else np.sqrt(np.diag(final))
+            widths = final / np.sqrt(data["inverse_temperature"][1][:, :, None])
+            data[f"epsilon_{name}"] = (("chain", "stage", f"{name}_summary"), widths)
     tidy = xr.Dataset(data, coords=coords, attrs=settings)
     groups = {name: node.to_dataset() for name, node in idata.children.items() if name != "sample_stats"}
     return xr.DataTree.from_dict({**groups, "smc_stats": tidy})

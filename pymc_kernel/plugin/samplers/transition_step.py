@@ -283,8 +283,8 @@ class TransitionStep(ArrayStepShared):
         words = []
         # Where other steps move, too, the density at the known points has changed.
         if self.known is not None and not self.shared:
-            positions, log_densities, _ = zip(*self.visited, strict=True)
-            words.append(missed_point_warning(self.known, np.array(positions), np.array(log_densities), self.vars))
+            visited = [np.array([one[i] for one in self.visited]) for i in range(2)]
+            words.append(missed_point_warning(self.known, *visited, self.coordinates))
         if self.is_judged_alone:
             simulated = [(position, summaries) for position, _, summaries in self.visited if summaries]
             words.append(normality_warning(simulated, self.coordinates))

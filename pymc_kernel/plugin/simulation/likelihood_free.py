@@ -250,10 +250,7 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
         "num_simulations": len(state.parameters),
         "num_failed": sum(r.num_failed for r in state.rounds),
         "num_rounds": len(state.rounds),
-        "place": last.place,
-        "held_out_coverage": last.held_out_coverage,
-        "power": last.power,
-        "change": last.change,
+        **{name: getattr(last, name) for name in ("place", "held_out_coverage", "power", "change")},
         "correlation": max(draws.correlation for draws in posterior),
         "log_evidence": ("chain", [draws.log_evidence for draws in posterior]),
     }

@@ -71,11 +71,8 @@ def judged(
             "num_effective": effective,
             "learning_error": error,
             "spread_learning_error": spread_error,
-            "second_opinion_shift": ("unconstrained", opinion.shift),
-            "second_opinion_spread": ("unconstrained", opinion.spread),
-            "second_opinion_effective": opinion.effective,
-            "second_opinion_outside": opinion.outside,
         }
+        | {f"second_opinion_{n}": ("unconstrained", v) if np.ndim(v) else v for n, v in opinion._asdict().items()}
     )
     advice = (
         f"Take {to_take}, or sample_likelihood_free; if the model simulates nothing like the data, check its prior."
