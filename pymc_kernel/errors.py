@@ -26,7 +26,7 @@ class PymcKernelError(Exception):
 
 
 class NoGradientError(PymcKernelError, ValueError):
-    """Scores were requested for a model whose log density has no gradient, or is only estimated."""
+    """Scores were requested for a model whose log density has no gradient, is only estimated, or not known."""
 
 
 class NonFiniteStartError(PymcKernelError, ValueError):

@@ -230,3 +230,20 @@ def test_models_that_cannot_be_learned_are_refused():
             pm.Simulator("y", simulator, pm.Normal("theta", 0.0, 1.0), observed=data)
         with pytest.raises(ValueError, match=match):
             pk.sample_likelihood_free(model=missing)
+
+
+def test_draws_of_a_variable_without_density_are_diagnosed(capsys):
+    with pm.Model():
+        mean = pm.Normal("mean", shape=2)
+        pm.CustomDist(
+            "y", mean, random=lambda mean, rng, size: rng.normal(mean, 0.5), signature="(n)->(n)", observed=[1.0, 0.0]
+        )
+        idata = pk.sample_likelihood_free(300, rounds=1, **QUIET)
+        _, found = pk.diagnose(idata, return_diagnostics=True)
+    shown = capsys.readouterr().out
+    assert "the log density of this model is not known" in shown
+    draws = idata["posterior"]["mean"].values
+    for i in range(2):
+        error = draws[..., i].mean(axis=1).std(ddof=1) / draws[..., i].std()
+        assert f"mean[{i}] {error:.2f}" in shown
+    assert "ksd" not in found

@@ -160,7 +160,7 @@ def compile_scores(model: pm.Model):
     """Return a function from draws of all value variables, a list of (n, ...), to scores (n, d).
 
     The scores are those of the continuous value variables, one after the other; ``d`` counts these alone. Raises
-    ``NoGradientError`` where a term has no gradient, or is only estimated.
+    ``NoGradientError`` where a term has no gradient, or is only estimated or simulated.
 
     Vectorized over draws, PyTensor's own interpreter is as fast as compiled code, which takes ten times longer to
     compile than all else here; so nothing is compiled. Its quick mode leaves out the numerically stable forms of some
@@ -169,7 +169,13 @@ def compile_scores(model: pm.Model):
     variables = model.continuous_value_vars
     if not variables:
         raise NoGradientError("this model has no continuous variables, so it has no score.")
-    logp = model.logp()
+    try:
+        logp = model.logp()
+    except NotImplementedError as error:  # a variable that can only be drawn
+        raise NoGradientError(
+            f"the log density of this model is not known: {error}. Compare with a run that you trust by "
+            "pk.mmd_test(idata, trusted)."
+        ) from error
     estimated, _ = estimated_terms(logp)
     if estimated:
         raise NoGradientError(_no_gradient(estimated, "only estimated"))

@@ -315,9 +315,21 @@ def diagnose(
     if model is not None and (said := normality_of_posterior(model, selected.draws, rng)):
         lines += ["\nSummaries that are taken for normal\n", said]
         has_errors = True
+    lines += _left_open(selected)
     if show_diagnostics:
         print("\n".join(lines))
     return (has_errors, found) if return_diagnostics else has_errors
+
+
+def _left_open(selected):
+    """Return lines on how far chains lie apart that are fits to resampled simulations; none for other chains."""
+    draws = selected.as_chains(selected.chosen)
+    if "learning_error" not in selected.data.children.get("sample_stats", ()) or draws.sizes["chain"] < 2:
+        return []
+    errors = draws.mean("draw").std("chain", ddof=1) / draws.std(["chain", "draw"])
+    shown = ", ".join(f"{name} {float(errors[var].sel(of)):.2f}" for name, (var, of) in scalars(errors).items())
+    text = "Standard errors of means by the limited number of simulations, in posterior standard deviations"
+    return ["\nWhat simulations leave open\n", f"{text}: {shown}."]
 
 
 def _how_made(stats):
