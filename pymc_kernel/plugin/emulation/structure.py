@@ -124,14 +124,15 @@ def _refuse(model, boxes):
     discrete = [v.name for v in model.value_vars if v.dtype not in continuous_types]
     if discrete:
         raise TypeError(
-            f"pk.emulate makes models for NUTS, which moves continuous variables only, but {', '.join(discrete)} "
-            f"{'is' if len(discrete) == 1 else 'are'} discrete. Sum them out of the model."
+            f"what is learned of black boxes is for NUTS, which moves continuous variables only, but "
+            f"{', '.join(discrete)} {'is' if len(discrete) == 1 else 'are'} discrete. Sum them out of the model, or "
+            "take pk.sample_khmc, which leaves them to PyMC's steps."
         )
     single = [v.name for v in model.value_vars if v.dtype == "float32"]
     if single:
         raise ValueError(
-            f"pk.emulate learns in double precision, but {', '.join(single)} have single precision: build the model "
-            'with pytensor.config.floatX = "float64", the default.'
+            f"black boxes are learned in double precision, but {', '.join(single)} have single precision: build the "
+            'model with pytensor.config.floatX = "float64", the default.'
         )
     for box in boxes:
         if isinstance(box.node.op, Scan):

@@ -110,8 +110,8 @@ def misfit_advice(part, diagnostics: dict) -> str:
     if diagnostics.get("rhat", {}).get("bad_params"):
         return "R-hat is high, too: the chains do not agree, so take longer ones before you look for another cause."
     return (
-        "R-hat is fine, so the chains agree on another distribution than the model's: see whether these draws are of "
-        "this model with these data, then sample anew with more tuning."
+        "R-hat is fine, so unless chance made the p-value so small, the chains agree on another distribution than the "
+        "model's: see whether these draws are of this model with these data, then sample anew with more tuning."
     )
 
 

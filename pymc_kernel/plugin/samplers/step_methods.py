@@ -321,7 +321,7 @@ class KernelHMC(TransitionStep):
         if not found:
             return ""
         return (
-            f"{ends_in_words(found, self.coordinates)}: the chains lack what is beyond, although they agree. "
+            f"{ends_in_words(found, self.coordinates)}: the chains lack what is beyond, even where they agree. "
             "Reparametrize, so that the ridge that they follow becomes straight and short."
         )
 
