@@ -47,13 +47,13 @@ def measured():
     fitted = KernelBayesFilter(**settings, num_basis=200, tolerance=1e-15).fit(states, seen, rng=0)
     state = fitted.start()
     step = measures.median_time(lambda: fitted.update(state, seen[0]), 50)
-    add(f"a filter step, T = 5000, rank {fitted.factor.rank}", step, "0.020 s")
+    add(f"a filter step, T = 5000, rank {fitted.factor.features.shape[1]}", step, "0.020 s")
     z = rng.standard_normal((50_000, 3))
     x = np.column_stack([z, z**2]) + 0.3 * rng.standard_normal((50_000, 6))
     wide = 0.7 * rng.standard_normal((50_000, 3))
     rule, seconds = measures.timed(lambda: KernelBayesRule().fit(z, x, wide, rng=0))
     seconds += measures.timed(lambda: rule.condition(x[:100]))[1]
-    rank = rule.features.factor.rank
+    rank = rule.features.factor.features.shape[1]
     add(f"importance: choose both, fit, 100 observations, n = 50,000, rank {rank}", seconds, "60 s")
     add("calibration on 1,000 of them", measures.timed(lambda: rule.calibration(num_cases=1000, rng=0))[1], "")
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6

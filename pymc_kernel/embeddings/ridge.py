@@ -26,11 +26,6 @@ class GramFactor:
     features: np.ndarray  # (n, r), of the points that it was made from
     extend: Callable[[np.ndarray], np.ndarray]  # points (m, d) -> features (m, r)
 
-    @property
-    def rank(self) -> int:
-        """Number of features r."""
-        return self.features.shape[1]
-
     def __call__(self, points) -> np.ndarray:
         """Return the features of new points (m, d), shape (m, r). O(m r^2) time, O(m r) memory."""
         return self.extend(points)

@@ -117,13 +117,6 @@ class Chains:
             largest = largest_rhat(kept)
         return kept, largest
 
-    def draw_from(self, places: np.ndarray) -> np.ndarray:
-        """Return a few draws (chains, n, d) of the chains from places (chains, d) on, and move the chains back."""
-        self.go_to(places)
-        draws, _ = self.draw(is_short=True)
-        self.go_to(places)
-        return draws
-
     @staticmethod
     def have_converged(rhat: float) -> bool:
         """Return whether chains with this R-hat agree."""

@@ -41,13 +41,10 @@ class TrueModel:
     ----------
     model : pymc.Model
     boxes : sequence of BlackBox
-    rng : numpy.random.Generator, optional
-        Of the noise of estimates while shapes are learned.
     """
 
-    def __init__(self, model: pm.Model, boxes: Sequence[BlackBox], rng: np.random.Generator | None = None):
+    def __init__(self, model: pm.Model, boxes: Sequence[BlackBox]):
         self.estimated = tuple(b.op.key for b in boxes if isinstance(b.op, EstimatedLogLikelihoodOp))
-        self._rng = rng
         variables = [v for box in boxes for v in (*box.inputs, *box.node.outputs)]
         self._counts = [(len(box.inputs), len(box.node.outputs)) for box in boxes]
         outputs = [model.logp(), *model.replace_rvs_by_values(variables)]
@@ -68,9 +65,8 @@ class TrueModel:
             Where there is none, shapes change between places, or a black box is random.
         """
         found, first_error, may_be_zero = [], None, bool(self.estimated or self._whole)
-        for position in positions:
+        for seed, position in enumerate(positions):
             try:
-                seed = int(self._rng.integers(2**63)) if self.estimated else 0
                 log_density, arrays = self._at(position, np.random.default_rng(seed))
             except Exception as error:
                 first_error = first_error or error

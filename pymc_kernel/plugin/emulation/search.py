@@ -320,7 +320,7 @@ class Search:
             if self.held_out_alone < self._enough:
                 centers = [self.rng.choice(flat_draws(self.draws)), self.initial, *prior.draw(self.rng, _CHAINS)]
                 if self.by_particles:
-                    lacking = share_beyond(self.draws, self.chains.draw_from(self.draws[:, -1]))
+                    lacking = share_beyond(self.draws, self.chains.draw(is_short=True)[0])
                     self.held_out_alone = max(self.held_out_alone, lacking)
                 else:
                     self.draws, rhat = self.challengers.challenge(self.chains, self.draws, centers, prior.is_proper)

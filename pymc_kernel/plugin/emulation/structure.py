@@ -98,7 +98,7 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
     if not boxes or (only_parts and _is_whole(model, boxes)):
         return None
     _refuse(model, boxes)
-    true = TrueModel(model, boxes, np.random.default_rng(int(rng.integers(2**63))) if _estimates(boxes) else None)
+    true = TrueModel(model, boxes)
     first, others = true.learn_shapes(first_places(model, ModelPrior(model), None, STARTS_TRIED, rng))
     calls = [rows_of(*given) for given in zip(boxes, first.inputs, first.outputs, others.inputs, strict=True)]
     return Unknown(true, calls, parts_of(calls))
@@ -147,15 +147,10 @@ def _refuse(model, boxes):
             )
 
 
-def _estimates(boxes):
-    """Return the estimated likelihoods among black boxes."""
-    return [box for box in boxes if isinstance(box.op, EstimatedLogLikelihoodOp)]
-
-
 def _refuse_estimates(model, boxes):
     """Raise where an estimate is not one number of one call that stands by itself in the model."""
     names, _ = estimated_terms(model.logp())
-    own = _estimates(boxes)
+    own = [box for box in boxes if isinstance(box.op, EstimatedLogLikelihoodOp)]
     known = {box.op.term_name for box in own}
     outputs = {v for box in boxes for v in box.node.outputs}
     problems = [f"{name} is no pk.EstimatedLikelihood with parameters" for name in names if name not in known]

@@ -145,7 +145,11 @@ def sample_kbr(
     is_long = summary is None and np.size(observed) > _MANY_NUMBERS
     shorter = f"a summary= of the {np.size(observed)} numbers that the data are, " if is_long else ""
     stats = judged(posterior, replicates, opinion, fitted.observed, observed, f"{shorter}more simulations", rng)
-    of_fit = {"num_local": len(near.latent), "regularization": near.regularization, "rank": near.features.factor.rank}
+    of_fit = {
+        "num_local": len(near.latent),
+        "regularization": near.regularization,
+        "rank": near.features.factor.features.shape[1],
+    }
     groups["sample_stats"] = stats.assign({"num_failed": failed, **of_fit})
     tree = xr.DataTree.from_dict(groups)
     return (tree, fitted) if return_fitted else tree

@@ -7,6 +7,7 @@ import xarray as xr
 from scipy.special import ndtr
 
 from pymc_kernel.embeddings.inputs import OUTSIDE, typicality
+from pymc_kernel.kernels.points import scales_of
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.plugin.warn import report_all
 from pymc_kernel.smc.weights import normalized
@@ -86,7 +87,7 @@ def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion
 
     ``latent`` (n, d) and ``summaries`` (n, q) are of all simulations from the prior, including failed ones.
     """
-    mean, spread = _moments(posterior)
+    mean, spread = scales_of(posterior.points, posterior.weights)
     nothing = SecondOpinion(*np.full((2, len(mean)), np.nan), np.nan, np.nan)
     latent, summaries = (rows[np.isfinite(latent).all(axis=1)] for rows in (latent, summaries))
     some = rng.permutation(len(latent))[:_OPINION_SIMULATIONS]
@@ -95,11 +96,10 @@ def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion
     except ValueError:  # too few simulations, or all the same
         return nothing
     logs = likelihood.log_density(latent, observed)
-    if not np.isfinite(logs.max()) or not (spread > 0.0).all():
+    if not np.isfinite(logs.max()):
         return nothing
     weights = normalized(logs)
-    other_mean, other_spread = _moments(Weighted(latent, weights))
-    other_spread = np.maximum(other_spread, np.finfo(float).tiny)
+    other_mean, other_spread = scales_of(latent, weights)
     order = np.argsort(logs)
     low = logs[order][np.searchsorted(np.cumsum(weights[order]), _LEAST_LIKELY)]
     at_posterior = np.nan_to_num(likelihood.log_density(posterior.points, observed), nan=-np.inf)
@@ -115,18 +115,11 @@ class Weighted(NamedTuple):
     weights: np.ndarray
 
 
-def _moments(weighted) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean (d,) and standard deviations (d,) of weighted ``points`` (n, d) with ``weights`` (n,) of sum one."""
-    mean = weighted.weights @ weighted.points
-    return mean, np.sqrt(weighted.weights @ (weighted.points - mean) ** 2)
-
-
 def learning_errors(posterior, replicates) -> tuple[float, float]:
     """Return the largest standard deviations over replicates, of means (in posterior spreads) and of log spreads."""
-    means, spreads = np.swapaxes([_moments(replicate) for replicate in replicates], 0, 1)
-    floor = np.finfo(float).tiny
-    error = means.std(axis=0, ddof=1) / np.maximum(_moments(posterior)[1], floor)
-    return float(error.max()), float(np.log(np.maximum(spreads, floor)).std(axis=0, ddof=1).max())
+    means, spreads = np.swapaxes([scales_of(one.points, one.weights) for one in replicates], 0, 1)
+    error = means.std(axis=0, ddof=1) / scales_of(posterior.points, posterior.weights)[1]
+    return float(error.max()), float(np.log(spreads).std(axis=0, ddof=1).max())
 
 
 def findings(typical: float, effective: float, learning_error: float, others: list[str]) -> list[str]:
