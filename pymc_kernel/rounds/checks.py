@@ -19,7 +19,6 @@ from scipy.special import bdtr, bdtrc, ndtri, softmax
 from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, LogLog, log_scores
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, Match
 from pymc_kernel.rounds.particles import Draws
-from pymc_kernel.smc.weights import normalized
 
 _MAX_PLACES, _MAX_CASES = 500, 1000
 _MOST_ALIKE = 200  # nearest cases: they show a shift of a quarter of a standard deviation at 3.5 standard errors
@@ -139,12 +138,6 @@ class Checks(NamedTuple):
 
     calibration: Calibration
     """Of posteriors of simulations that resemble the observation."""
-    mean_error: np.ndarray
-    """(d,), standard error of the mean, in posterior standard deviations, by the jackknife over folds.
-
-    A fit to (K - 1) / K of the simulations moves by 1 / (K - 1) of the influence of those left out, so that K - 1 times
-    the variance between the K fits is that of the fit to all.
-    """
     outside: float
     """Share of the posterior outside of the region that the last round simulated."""
 
@@ -224,15 +217,6 @@ def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weigh
     """
     given = parameters, summaries, likelihood.observed, folds, rng
     calibration = summarized_ranks(*simulated_ranks(*given, _TOWARD_PRIOR * log_weights))
-    means = []
-    for _, fit in folds:
-        part = fit.likelihood if likelihood.match else replace(likelihood, fit=fit)
-        ratio = part(draws.positions) - draws.log_likelihood
-        if np.isfinite(ratio).any():  # by some of the fits the data may be impossible
-            means.append(normalized(np.where(np.isfinite(ratio), ratio, -np.inf)) @ draws.positions)
-    if len(means) < 2:
-        means = np.full((2, draws.positions.shape[1]), np.nan)
-    error = np.std(means, axis=0) * np.sqrt(len(folds) - 1.0) / draws.positions.std(axis=0)
     region = likelihood.region
     outside = 0.0 if region is None else float((region.log_penalty(draws.positions) < 0.0).mean())
-    return Checks(calibration, error, outside)
+    return Checks(calibration, outside)

@@ -10,7 +10,7 @@ from pymc.exceptions import ImputationWarning
 from scipy import stats
 
 import pymc_kernel as pk
-from pymc_kernel.plugin.simulation import likelihood_free
+from pymc_kernel.plugin.simulation import likelihood_free, trust
 from pymc_kernel.plugin.warn import findings_in
 from pymc_kernel.rounds import Calibration, Checks
 
@@ -180,13 +180,25 @@ def test_a_posterior_that_is_too_narrow_is_said_with_the_figure():
 def test_what_folds_say_in_words():
     tails = np.array([[0.12, 0.05], [0.05, 0.015]])
     calibration = Calibration(400.0, np.array([0.02, -0.4]), np.array([1.6, 1.01]), tails)
-    checks = Checks(calibration, np.array([0.1, 0.65]), 0.12)
+    checks = Checks(calibration, 0.12)
     said = likelihood_free._words_of(checks, ["a", "b[0]"])
-    numbers = ("12 %", " 0.65 ", " 1.60 ", " 0.40 ", " 12.0 %", " 1.5 %")
-    assert [number in words for number, words in zip(numbers, said, strict=True)] == [True] * 6
+    numbers = ("12 %", " 1.60 ", " 0.40 ", " 12.0 %", " 1.5 %")
+    assert [number in words for number, words in zip(numbers, said, strict=True)] == [True] * 5
     right = Calibration(400.0, np.full(2, 0.1), np.ones(2), np.array([[0.04, 0.07], [0.035, 0.06]]))
-    # A standard error of less than half a standard deviation is a number in the statistics.
-    assert likelihood_free._words_of(Checks(right, np.full(2, 0.4), 0.01), ["a", "b"]) == []
+    assert likelihood_free._words_of(Checks(right, 0.01), ["a", "b"]) == []
+
+
+@pytest.mark.parametrize(("shift", "is_said"), [(0.15, False), (0.3, True)])
+def test_chains_that_lie_apart_are_the_error_of_learning(rng, shift, is_said):
+    """Four chains whose means are a multiple of (-1, -1, 1, 1) apart, the third twice as wide."""
+    unit = rng.standard_normal((20_000, 1))
+    chains = [trust.Weighted(c * shift + (2.0 if i == 2 else 1.0) * unit) for i, c in enumerate((-1, -1, 1, 1))]
+    whole = trust.Weighted(np.concatenate([chain.points for chain in chains]))
+    error, spread = trust.learning_errors(whole, chains)
+    assert error == pytest.approx(shift * np.sqrt(4.0 / 3.0) / np.sqrt(7.0 / 4.0 + shift**2), rel=0.03)
+    assert spread == pytest.approx(np.log(2.0) / 2.0, rel=1e-6)
+    assert bool(trust.differences(error)) == is_said
+    assert np.isnan(trust.learning_errors(whole, chains[:1])).all()
 
 
 @pytest.mark.long

@@ -9,8 +9,8 @@ from scipy import stats
 from scipy.special import expit
 
 from pymc_kernel.likelihood_free import LearnedLikelihood
-from pymc_kernel.rounds import CautiousRounds, Draws, LocalLikelihood
-from pymc_kernel.rounds.checks import checked, choose_match, simulated_ranks, summarized_ranks
+from pymc_kernel.rounds import CautiousRounds, LocalLikelihood
+from pymc_kernel.rounds.checks import choose_match, simulated_ranks, summarized_ranks
 from pymc_kernel.rounds.local_likelihood import Match
 from tests.reference.grids import moments
 from tests.rounds.priors import NormalPrior
@@ -157,41 +157,6 @@ def test_each_case_counts_once_among_the_places(rng):
     np.testing.assert_allclose(largest[2], below[2] + own[2], atol=0.02)
     np.testing.assert_allclose(smallest[2], below[2], atol=0.02)
     np.testing.assert_allclose(largest[0], own[0], atol=0.02)
-
-
-def test_errors_by_the_jackknife_over_folds(rng):
-    """Each of two folds moves a normal posterior by a tenth of its standard deviation, in opposite directions."""
-
-    @dataclass(frozen=True)
-    class Tilted:
-        slope: float
-
-        def log_density(self, parameters, observed):
-            return self.slope * (parameters[:, 0] - 500.0) / 100.0 * np.ones(len(parameters))
-
-        log_densities = Normal.log_densities
-
-    draws = Draws(rng.normal(500.0, 100.0, (40_000, 1)), np.zeros(40_000), 0.0, 0.0, (), ())
-    parameters, summaries = rng.normal(500.0, 100.0, (40, 1)), np.zeros((40, 1))
-    folds = [(np.arange(20), Tilted(0.1)), (np.arange(20, 40), Tilted(-0.1))]
-    likelihood = LocalLikelihood(Tilted(0.0), np.zeros(1), None)
-    found = checked(likelihood, folds, parameters, summaries, np.zeros(40), draws, rng)
-    assert found.mean_error[0] == pytest.approx(0.1, rel=0.05)
-    assert found.outside == 0.0
-
-
-def test_folds_for_which_the_data_are_impossible_have_no_say(rng):
-    class Impossible(Normal):
-        def log_density(self, parameters, observed):
-            return np.full(len(parameters), -np.inf)
-
-    draws = Draws(rng.standard_normal((100, 2)), np.zeros(100), 0.0, 0.0, (), ())
-    parameters, summaries = rng.standard_normal((40, 2)), np.zeros((40, 2))
-    for fits, is_known in ((Normal(), Normal(), Impossible()), True), ((Normal(), Impossible()), False):
-        folds = list(zip(np.array_split(np.arange(40), len(fits)), fits, strict=True))
-        likelihood = LocalLikelihood(Normal(), np.zeros(2), None)
-        found = checked(likelihood, folds, parameters, summaries, np.zeros(40), draws, rng)
-        assert np.isfinite(found.mean_error).all() == is_known
 
 
 def test_no_case_is_no_opinion():

@@ -14,7 +14,7 @@ from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names, draws_group, value_shapes
 from pymc_kernel.plugin.progress import progress_bar
-from pymc_kernel.plugin.reports.likelihood_checks import LARGE_ERROR, LARGE_SHARE
+from pymc_kernel.plugin.reports.likelihood_checks import LARGE_SHARE
 from pymc_kernel.plugin.simulation.pairs import (
     Summary,
     learned_groups,
@@ -24,6 +24,7 @@ from pymc_kernel.plugin.simulation.pairs import (
     warn_of_failed_pairs,
 )
 from pymc_kernel.plugin.simulation.simulate import warn_of_potentials
+from pymc_kernel.plugin.simulation.trust import Weighted, differences, learning_errors
 from pymc_kernel.plugin.warn import FALSE_ALARMS, report_all, says_what_evidence_lacks, warn_user
 from pymc_kernel.rounds import CautiousRounds, Checks, Draws, LocalLikelihood, State, sample_particles
 from pymc_kernel.rounds.cautious import NUM_PARTICLES
@@ -124,15 +125,16 @@ def sample_likelihood_free(
     Summaries that are linear functions of earlier ones, such as copies, sums, or the last of several counts with a
     total, are left out: they add no information.
 
-    Final checks leave out a fifth of the simulations at a time. ``learning_error`` is the largest standard error of a
-    posterior mean due to the limited number of simulations (jackknife, in posterior standard deviations).
-    ``held_out_shift`` and ``held_out_spread`` are simulation-based calibration on the 200 data sets whose posteriors
-    overlap most with the observation's, an effective ``num_held_out`` of them: how many posterior standard deviations
-    true parameters lie above the learned mean, and how many times as far they spread as posteriors say, each for the
-    worst parameter. ``outside`` is the share of the posterior outside of where the last round simulated.
+    ``learning_error`` is the largest standard deviation between chains of posterior means (in posterior standard
+    deviations), ``spread_learning_error`` that of logarithms of the spreads: the standard errors due to the limited
+    number of simulations. Final checks leave out a fifth of the simulations at a time. ``held_out_shift`` and
+    ``held_out_spread`` are simulation-based calibration on the 200 data sets whose posteriors overlap most with the
+    observation's, an effective ``num_held_out`` of them: how many posterior standard deviations true parameters lie
+    above the learned mean, and how many times as far they spread as posteriors say, each for the worst parameter.
+    ``outside`` is the share of the posterior outside of where the last round simulated.
 
     One warning lists all reasons to distrust the posterior: ``place`` below .01, ``held_out_coverage`` far from 95 %, a
-    mean's standard error above .5, ``outside`` above .1, ``power`` below one, ``correlation`` above .5; and posteriors
+    ``learning_error`` above .2, ``outside`` above .1, ``power`` below one, ``correlation`` above .5; and posteriors
     of simulations like the data that are shifted, too narrow, too wide, or have the wrong share of true parameters
     beyond their 5 % and 95 % quantiles.
 
@@ -243,10 +245,12 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
             "num_held_out": calibration.num_cases,
             "held_out_shift": calibration.shift[np.argmax(np.abs(calibration.shift))],
             "held_out_spread": calibration.spread[furthest],
-            "learning_error": state.checks.mean_error.max(),
             "outside": state.checks.outside,
         }
+    positions = [draws.positions for draws in posterior]
+    errors = learning_errors(Weighted(np.concatenate(positions)), map(Weighted, positions))
     return checks | {
+        **dict(zip(("learning_error", "spread_learning_error"), errors, strict=True)),
         "num_simulations": len(state.parameters),
         "num_failed": sum(r.num_failed for r in state.rounds),
         "num_rounds": len(state.rounds),
@@ -280,6 +284,8 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
         "the model simulates, check its prior."
     )
     words = [words for words, holds in found.items() if holds]
+    if said := differences(float(stats["learning_error"])):
+        words.append(said)
     if state.checks is not None:
         variables = [model.values_to_rvs[value] for value in model.value_vars]
         words += _words_of(state.checks, coordinate_names(variables, value_shapes(model)))
@@ -293,11 +299,6 @@ def _words_of(checks: Checks, names: list[str]) -> list[str]:
         found.append(f"{100 * checks.outside:.0f} % of it lie where the last round did not simulate")
     chance = 0.125 * FALSE_ALARMS / len(names)  # two signs of the shift, the spread and both tails
     bound = -ndtri(chance)
-    if (worst := checks.mean_error.max()) > LARGE_ERROR:
-        found.append(
-            f"by the simulations that there are, the mean of {names[int(checks.mean_error.argmax())]} has a standard "
-            f"error of {worst:.2f} posterior standard deviations"
-        )
     for name, shift, spread in zip(names, calibration.shift, calibration.spread, strict=True):
         if abs(shift) > bound * calibration.shift_error:
             found.append(

@@ -109,15 +109,20 @@ def second_opinion(posterior, latent, summaries, observed, rng) -> SecondOpinion
 
 
 class Weighted(NamedTuple):
-    """Parameters (n, d) with weights (n,) of sum one."""
+    """Parameters (n, d) with weights (n,) of sum one; None for equal ones."""
 
     points: np.ndarray
-    weights: np.ndarray
+    weights: np.ndarray | None = None
 
 
 def learning_errors(posterior, replicates) -> tuple[float, float]:
-    """Return the largest standard deviations over replicates, of means (in posterior spreads) and of log spreads."""
+    """Return the largest standard deviations over replicates, of means (in posterior spreads) and of log spreads.
+
+    NaN for a single replicate.
+    """
     means, spreads = np.swapaxes([scales_of(one.points, one.weights) for one in replicates], 0, 1)
+    if len(means) < 2:
+        return np.nan, np.nan
     error = means.std(axis=0, ddof=1) / scales_of(posterior.points, posterior.weights)[1]
     return float(error.max()), float(np.log(spreads).std(axis=0, ddof=1).max())
 
@@ -132,9 +137,13 @@ def findings(typical: float, effective: float, learning_error: float, others: li
         )
     if effective < _FEW_EFFECTIVE:
         problems.append(f"the draws come from an effective number of {effective:.0f} simulations")
-    if learning_error > _LARGE_ERROR:
-        problems.append(
-            f"its means differ by {learning_error:.2f} posterior standard deviations between fits to resampled "
-            "simulations"
-        )
-    return problems + [words for words in others if words]
+    return [words for words in (*problems, differences(learning_error), *others) if words]
+
+
+def differences(learning_error: float) -> str:
+    """Return in words how far posteriors lie apart, where that is far."""
+    if not learning_error > _LARGE_ERROR:
+        return ""
+    return (
+        f"its means differ by {learning_error:.2f} posterior standard deviations between fits to resampled simulations"
+    )
