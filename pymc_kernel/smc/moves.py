@@ -67,15 +67,13 @@ def covariance_factor(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = positions.mean(axis=0)
     covariance = np.atleast_2d(np.cov(positions.T, bias=True))
     diagonal = np.diag(covariance)
-    advice = "Take more particles, or smaller steps of temperature (a higher threshold)."
-    if not (diagonal > 0.0).all():
+    is_flat = (diagonal <= 0.0).any()
+    factor = None if is_flat else ridged_cholesky(covariance)
+    if is_flat or (np.diag(factor) < 2.0 * np.sqrt(RIDGE * diagonal)).any():
         raise ValueError(
-            f"the particles have collapsed: {int((diagonal <= 0).sum())} of {diagonal.size} coordinates are the same "
-            f"for all of them. {advice}"
+            f"the particles have collapsed into a subspace of the {diagonal.size} coordinates. Take more particles, or "
+            "smaller steps of temperature (a higher threshold)."
         )
-    factor = ridged_cholesky(covariance)
-    if (np.diag(factor) < 2.0 * np.sqrt(RIDGE * diagonal)).any():
-        raise ValueError(f"the particles have collapsed into a subspace of the {diagonal.size} coordinates. {advice}")
     return mean, factor
 
 

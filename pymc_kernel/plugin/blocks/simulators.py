@@ -256,7 +256,6 @@ class _SimulatedLikelihood:
         self.max_failures = max_failures
         self.vectorized = bool(vectorized)
         self._calls = self._failures = 0
-        self._observed = None, None  # data and their summary, which every evaluation asks for again
         self._warned = self._has_known_size = False
         self._last = math.nan, None  # see ``failed_share`` and ``simulated``
 
@@ -281,7 +280,7 @@ class _SimulatedLikelihood:
         self._calls += self.num_simulations
         self._failures += run.failed
         self._warn(run.first_error)
-        target = self._target(observed)
+        target = np.ravel(self.summarized(observed))
         simulated = np.reshape(run.summaries, (len(run.summaries), target.size))
         self._last = run.failed / self.num_simulations, (simulated, target) if self.assumes_normal else None
         return self._estimate(simulated, target)
@@ -306,14 +305,6 @@ class _SimulatedLikelihood:
     def accepted_share(self, log_estimate: float) -> float | None:
         """Return the share of simulations that a kernel with values up to one accepts; None for blocks without one."""
         return None if self._log_peak is None else math.exp(log_estimate - self._log_peak)
-
-    def _target(self, observed):
-        """Return the summaries (q,) of the data, computed again only where the data have changed."""
-        data, summary = self._observed
-        if data is None or not np.array_equal(data, observed):
-            summary = np.ravel(self.summarized(observed))
-            self._observed = observed.copy(), summary
-        return summary
 
     def _simulations(self, rng, params, shape):
         size = (self.num_simulations, *shape) if self.vectorized else shape

@@ -88,7 +88,6 @@ class Chains:
         others = copy(self)
         with compiling():
             others._function = self._function.copy()
-        others._function.set_extra_values({})
         others.begin(starts, variances, rng)
         return others
 

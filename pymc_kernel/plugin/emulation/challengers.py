@@ -62,7 +62,6 @@ class Challengers:
         self._penalty_share, self._rng = penalty_share, rng
         self._num_parameters = num_parameters
         self._wide: Chains | None = None
-        self._compared = np.empty((0, 0, num_parameters)), np.empty((0, 0, num_parameters))
         self._real_shares = np.empty(0)
         self._side = -1.0
         self.forget()
