@@ -702,11 +702,6 @@ def outputs_rows(first, repetitions, jobs):
 ROUNDS = {
     "simulations from afar": {"rounds.cautious.CautiousRounds._far_ones_help": lambda *given: False},
     "matches": {"rounds.cautious.choose_match": lambda likelihood, folds, *given: (likelihood, folds)},
-    "bound of rare matches": {
-        "rounds.local_likelihood.Match.log_probability": lambda self, parameters, by_density: (
-            self.drawn or self.estimate
-        ).log_probability(parameters)
-    },
 }
 #: Group -> families, and mechanisms that can act there.
 ROUNDED = {

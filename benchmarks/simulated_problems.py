@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit, gammaln, xlogy
+from scipy.special import expit, gammaln, ndtr, xlogy
 
 __all__ = ["FAMILIES", "MATCHED", "Problem", "exact_draws", "problem_of"]
 
@@ -114,6 +114,43 @@ def tally(rng):
     return Problem(2, simulate, log_likelihood)
 
 
+def trials(rng):
+    """Successes in twenty trials, often none or all of them."""
+    slope = rng.uniform(1.0, 2.5)
+
+    def log_likelihood(z, x):
+        along = slope * z[:, 0]
+        return x * along - 20.0 * np.logaddexp(0.0, along)
+
+    return Problem(1, lambda rng, z: rng.binomial(20, expit(slope * z)).astype(float), log_likelihood)
+
+
+def zeros(rng):
+    """One Poisson count that is zero for another reason, too."""
+    mean, slope = rng.uniform(0.0, 1.0), rng.uniform(0.5, 1.0)
+
+    def simulate(rng, z):
+        return rng.poisson(np.exp(mean + slope * z[:, :1])) * (rng.random((len(z), 1)) > expit(z[:, 1:])).astype(float)
+
+    def log_likelihood(z, x):
+        along, share = mean + slope * z[:, 0], expit(z[:, 1])
+        count = np.exp(x * along - np.exp(along) - gammaln(x + 1.0))
+        return np.log((1.0 - share) * count + share * (x == 0.0))
+
+    return Problem(2, simulate, log_likelihood)
+
+
+def rounded(rng):
+    """A number whose noise is a tenth of what it is rounded to."""
+    slope = rng.uniform(1.0, 2.5)
+
+    def log_likelihood(z, x):
+        away = 10.0 * (x - slope * z[:, 0])
+        return np.log(np.maximum(ndtr(away + 5.0) - ndtr(away - 5.0), 1e-300))
+
+    return Problem(1, lambda rng, z: np.round(slope * z + 0.1 * rng.standard_normal(z.shape)), log_likelihood)
+
+
 def gamma_sample(rng):
     """A gamma sample of unknown shape and scale, by its sufficient summaries."""
     size = int(rng.integers(5, 30))
@@ -194,7 +231,7 @@ def useless(rng):
 
 _ALL = (linear, bends, growth, modes, counts, proportions, gamma_sample, edge, autoregression, heavy_tails, useless)
 FAMILIES = {family.__name__: family for family in _ALL}
-MATCHED = {"tally": tally}
+MATCHED = {family.__name__: family for family in (tally, trials, zeros, rounded)}
 
 
 def problem_of(family: str, seed: int, num_simulations: int, families: Mapping[str, Callable] = FAMILIES):

@@ -212,12 +212,18 @@ class CautiousRounds:
         them fixed.
         """
         known, parameters, summaries = state.likelihood, state.parameters[state.near], state.summaries[state.near]
+        matches = (state.summaries == state.observed).all(axis=1)
         estimator = replace(self.estimator, num_replicates=0)
         replicates, found = known.replicates() or [known], []
         for i in range(number):
-            weights = rng.standard_exponential(len(parameters))
-            fit = estimator.fit(parameters, summaries, rng, weights=weights)
-            found.append(replace(replicates[i % len(replicates)], fit=fit))
+            weights = rng.standard_exponential(len(matches))
+            fit = estimator.fit(parameters, summaries, rng, weights=weights[state.near])
+            one = replace(replicates[i % len(replicates)], fit=fit)
+            if known.match is not None:
+                plain = replace(one, region=None, match=None)(state.parameters)
+                match = estimator.fit_chance(state.parameters, matches, rng, weights=weights, rough=plain)
+                one = replace(one, match=match)
+            found.append(one)
         return found
 
     def _next_size(self, state):

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import bdtr, bdtrc, ndtri, softmax
 
-from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, LogLog, log_scores
-from pymc_kernel.rounds.local_likelihood import LocalLikelihood, Match
+from pymc_kernel.likelihood_free.learned_likelihood.chance import log_scores
+from pymc_kernel.rounds.local_likelihood import LocalLikelihood
 from pymc_kernel.rounds.particles import Draws
 
 _MAX_PLACES, _MAX_CASES = 500, 1000
@@ -129,7 +129,6 @@ def summarized_ranks(ranks: np.ndarray, weights: np.ndarray) -> Calibration:
 
 
 _FEWEST_MATCHES, _LEAST_SHARE = 20, 0.05  # fewest simulations equal to the data, to learn their probability
-_IMPOSSIBLE = -1e12  # log probability of the impossible, so that scores are finite
 _TOWARD_PRIOR = 0.5  # power of the weights that make simulated parameters draws of the prior: at 1 few would count
 
 
@@ -157,7 +156,7 @@ class _OfMatches(NamedTuple):
 
 
 def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_near, learn, rng):
-    """Return the likelihood and its folds; by the probability of a match if held-out simulations favor it.
+    """Return the likelihood and its folds; corrected by the probability of a match if held-out simulations favor it.
 
     That probability assumes nothing about the distribution of the data, and uses only whether simulations match.
 
@@ -170,37 +169,27 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
     is_near : ndarray (n,) of bool
         Those that the density was learned from.
     learn : callable
-        Takes parameters, what happened, a generator, and ``links``; returns a Chance, or None where it is certain.
+        Takes parameters, what happened, a generator, and ``rough``; returns a Chance, or None where it is certain.
     """
     matches = (summaries == likelihood.observed).all(axis=1)
     is_enough = matches.sum() >= max(_FEWEST_MATCHES, _LEAST_SHARE * len(matches)) and not matches.all()
     if not is_enough or (likelihood.observed != np.round(likelihood.observed)).any():
         return likelihood, folds
-    # Data at an end of their range, as when nothing happens: held-out cases do not tell how fast they get rare.
-    finite = summaries[np.isfinite(summaries).all(axis=1)]
-    ends = finite.min(axis=0), finite.max(axis=0)
-    is_extreme = np.any([likelihood.observed == end for end in ends], axis=0).all()
-    links = (LogLog,) if is_extreme else LINKS
     near, plain = np.flatnonzero(is_near), replace(likelihood, region=None)
     found, gain = [], 0.0
     for rows, fit in folds:
         left = near[rows]
-        rest = np.setdiff1d(np.arange(len(matches)), left)
-        chance = learn(parameters[rest], matches[rest], rng, links=links)
+        rest, by_density = np.setdiff1d(np.arange(len(matches)), left), replace(plain, fit=fit)
+        chance = learn(parameters[rest], matches[rest], rng, rough=by_density(parameters[rest]))
         if chance is None:
             return likelihood, folds
-        by_density = replace(plain, fit=fit)
-        by_match = replace(by_density, match=Match(chance, len(rest)))
-        gain += _log_score(by_match(parameters[left]), matches[left])
-        gain -= _log_score(by_density(parameters[left]), matches[left])
+        by_match = replace(by_density, match=chance)
+        gain += log_scores(by_match(parameters[left]), matches[left]).sum()
+        gain -= log_scores(by_density(parameters[left]), matches[left]).sum()
         found.append((rows[matches[left]], _OfMatches(replace(by_match, region=likelihood.region))))
     if gain <= 0.0:
         return likelihood, folds
-    return replace(likelihood, match=Match(learn(parameters, matches, rng, links=links), len(matches))), found
-
-
-def _log_score(log_chance, happened):
-    return log_scores(np.clip(log_chance, _IMPOSSIBLE, 0.0), happened).sum()
+    return replace(likelihood, match=learn(parameters, matches, rng, rough=plain(parameters))), found
 
 
 def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weights, draws: Draws, rng) -> Checks:

@@ -23,30 +23,6 @@ class SimulatedRegion(NamedTuple):
         return np.minimum(self.mixture.log_density(parameters) - self.cut, 0.0)
 
 
-class Match(NamedTuple):
-    """The probability that a simulation gives just the data.
-
-    Where it is below one over the number of simulations, they do not tell how small it is: then the learned density is
-    its upper bound.
-    """
-
-    estimate: Chance
-    num_simulations: int
-    drawn: Chance | None = None
-    """A replicate of the estimate, used in its place."""
-
-    def log_probability(self, parameters: np.ndarray, by_density: np.ndarray) -> np.ndarray:
-        """Return log probabilities (m,), given those by the density (m,)."""
-        estimate = self.estimate.log_probability(parameters)
-        found = estimate if self.drawn is None else self.drawn.log_probability(parameters)
-        is_seen = estimate > -np.log(self.num_simulations)
-        return np.where(is_seen, found, np.minimum(np.minimum(found, estimate), by_density))
-
-    def replicate(self, number: int) -> "Match":
-        """Return one of the replicates in place of the estimate."""
-        return self._replace(drawn=self.estimate.replicate(number))
-
-
 @dataclass(frozen=True, eq=False)
 class LocalLikelihood:
     """A learned log likelihood of the observation, penalized outside of the region that was simulated last.
@@ -59,16 +35,16 @@ class LocalLikelihood:
         None: everywhere.
     success : Chance or None
         Probability that a simulation does not fail, as the data did not; None: one.
-    match : Match or None
-        Probability that a simulation gives just these data, in place of their learned density: for whole numbers that
-        many simulations share, it needs no assumption on their distribution.
+    match : Chance or None
+        Probability that a simulation gives just these data, which corrects their learned density: for whole numbers
+        that many simulations share, it needs no assumption on their distribution.
     """
 
     fit: FittedLikelihood
     observed: np.ndarray
     region: SimulatedRegion | None
     success: Chance | None = None
-    match: Match | None = None
+    match: Chance | None = None
 
     def __call__(self, parameters: np.ndarray) -> np.ndarray:
         """Return log likelihoods (m,) at parameters (m, d)."""

@@ -105,3 +105,19 @@ def test_folds_leave_out_each_simulation_once(rng):
 def test_too_few_different_parameters_are_said(rng):
     with pytest.raises(ValueError, match="made at 5 different parameters"):
         LearnedLikelihood().fit(np.repeat(np.arange(5.0), 60)[:, None], rng.standard_normal((300, 1)), rng)
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4])
+def test_a_rough_probability_stays_where_cases_do_not_tell_and_is_corrected_where_they_do(rng, share):
+    """Nineteen of twenty; the rough one is right, or .4 times that. Below .5 no case of 1,000 happened."""
+
+    def exact(z):
+        return stats.binom.logpmf(19, 20, expit(1.5 * z))
+
+    z = rng.normal(1.2, 0.9, 1000)
+    happened = rng.random(1000) < np.exp(exact(z))
+    chance = SETTINGS.fit_chance(z[:, None], happened, rng, rough=exact(z) + np.log(share))
+    places = np.array([1.0, 1.5, 2.0, 2.5])
+    found = chance.log_probability(places[:, None], exact(places) + np.log(share))
+    np.testing.assert_allclose(found, exact(places), atol=0.3)
+    assert chance.log_probability(np.array([[-1.0]]), exact(np.array([-1.0])))[0] < -25.0  # -29.5; a plain logit: -6

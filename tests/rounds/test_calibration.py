@@ -1,7 +1,6 @@
 """Ranks of true parameters among posteriors of simulations like the data: right, shifted, narrow."""
 
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -11,7 +10,6 @@ from scipy.special import expit
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, LocalLikelihood
 from pymc_kernel.rounds.checks import choose_match, simulated_ranks, summarized_ranks
-from pymc_kernel.rounds.local_likelihood import Match
 from tests.reference.grids import moments
 from tests.rounds.priors import NormalPrior
 from tests.rounds.whole_runs import run
@@ -210,18 +208,6 @@ def test_a_match_stands_for_a_density_that_is_wrong(rng):
     # Data that nothing matches are left to the density.
     other = replace(likelihood, observed=np.array([3.5]))
     assert choose_match(other, folds, *given, learn, rng)[0].match is None
-
-
-def test_where_simulations_never_match_the_density_bounds_the_probability():
-    class Fixed(NamedTuple):
-        value: np.ndarray
-
-        def log_probability(self, parameters):
-            return np.array(self.value)
-
-    match = Match(Fixed([-4.0, -5.0, -8.0, -12.0]), 100, Fixed([-1.0, -2.0, -9.0, -6.0]))  # one in a hundred is -4.6
-    found = match.log_probability(np.zeros((4, 1)), np.array([-30.0, -30.0, -5.0, -7.0]))
-    np.testing.assert_array_equal(found, [-1.0, -30.0, -9.0, -12.0])
 
 
 @pytest.mark.slow

@@ -3,13 +3,13 @@
 A weighted sum of features is the logit of the probability p, or log(-log p) (complementary log-log link), whichever is
 likelier. The latter suits the event that nothing happens: a Poisson process has no event with probability exp(-h),
 where h is proportional to the rate. With a logit that is linear in the log rate, the probability would fall as a power
-of the rate, with too long a tail.
+of the rate, with too long a tail. Where something else gives a rough probability, the sum is of the difference from it.
 """
 
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import expit, log_expit, logit
+from scipy.special import expit, log_expit
 
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, fit_blocks, row_blocks
@@ -22,12 +22,18 @@ _LONGEST = 3.0  # largest change of a sum of features in one step
 _MOVED = 0.02  # change below which steps end
 _LEAST_CURVATURE = 1e-3  # of the log likelihood of a case, which bounds the steps where cases are certain
 _SURE = -1e-12  # log probability from which on an event counts as certain
+_IMPOSSIBLE = -1e12  # and the lowest one, so that scores are finite
 
 
 class Logit:
     """The sum of features is the logit of the probability."""
 
-    of_chance, log_probability = staticmethod(logit), staticmethod(log_expit)
+    log_probability = staticmethod(log_expit)
+
+    @staticmethod
+    def of_log(log_chance):
+        """Return the sum for a log probability below zero."""
+        return log_chance - np.log(-np.expm1(log_chance))
 
     @staticmethod
     def slope(sums):
@@ -45,9 +51,9 @@ class LogLog:
     """The sum of features is the logarithm of h; the probability is exp(-h)."""
 
     @staticmethod
-    def of_chance(chance):
-        """Return the sum."""
-        return np.log(-np.log(chance))
+    def of_log(log_chance):
+        """Return the sum for a log probability below zero."""
+        return np.log(-log_chance)
 
     @staticmethod
     def log_probability(sums):
@@ -93,19 +99,20 @@ class Chance:
         """Return the probability with the weights of one replicate in place of the estimate."""
         return replace(self, weights=self.replicates[number], replicates=self.replicates[:0])
 
-    def log_probability(self, parameters) -> np.ndarray:
-        """Return log probabilities (m,) at parameters (m, d)."""
-        return self.evaluate(parameters, False)[0]
+    def log_probability(self, parameters, rough=None) -> np.ndarray:
+        """Return log probabilities (m,) at parameters (m, d), given the ``rough`` ones there if it was learned so."""
+        return self.evaluate(parameters, False, rough)[0]
 
     @one_blas_thread
-    def evaluate(self, parameters, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
+    def evaluate(self, parameters, gradient: bool, rough=None) -> tuple[np.ndarray, np.ndarray]:
         """Return log probabilities (m,), and gradients (m, d), zero if not wanted."""
         log_probabilities, slopes = np.empty(len(parameters)), np.zeros(np.shape(parameters))
+        shift = _shift(self.link, rough, len(parameters))
         for rows in row_blocks(len(parameters)):
             part = parameters[rows]
             z = self.parameters(part)
             features = self.features(z)
-            free = features @ self.weights
+            free = shift[rows] + features @ self.weights
             sums = np.clip(free, -MAX_LOG, MAX_LOG)
             log_probabilities[rows] = self.link.log_probability(sums)
             if gradient:
@@ -116,11 +123,12 @@ class Chance:
 
 
 @one_blas_thread
-def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=None, links=LINKS) -> Chance:
+def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=None, rough=None) -> Chance:
     """Return the probability of an event learned from cases (n,) with ``weights`` in which it ``happened`` or did not.
 
     ``sizes`` takes n and d and returns the numbers of bumps per parameter and of joint bumps. Replicates are draws of
-    the weights from a normal approximation of their posterior distribution. Of the ``links`` the likeliest is taken.
+    the weights from a normal approximation of their posterior distribution. Of the links the likeliest is taken.
+    ``rough`` (n,) are log probabilities from elsewhere, which stay where the cases do not tell.
 
     Newton's steps for the penalized likelihood, precisions of the blocks of features by MacKay's updates between them:
     C. K. I. Williams, D. Barber, "Bayesian classification with Gaussian processes" (1998).
@@ -130,25 +138,34 @@ def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=
     places = choose_parameter_map(parameters, happened[:, None].astype(float), rng)
     z = places(parameters)
     design = Design(make_features(z, rng, *sizes(n, d)), z)
-    link, fit = max((_fitted(design, happened, cases, link) for link in links), key=lambda found: found[0])[1:]
+    fits = (_fitted(design, happened, cases, link, _shift(link, rough, n)) for link in LINKS)
+    link, fit = max(fits, key=lambda found: found[0])[1:]
     drawn = np.zeros((num_replicates, len(fit.weights)))
     drawn[:, fit.active] = rng.standard_normal((num_replicates, len(fit.active))) @ fit.factor
     return Chance(link, places, design.map, design.whitening @ fit.weights, (fit.weights + drawn) @ design.whitening.T)
 
 
-def _fitted(design, happened, cases, link):
+def _shift(link, rough, number):
+    """Return what rough log probabilities (n,) add to the sums; zero without any."""
+    if rough is None:
+        return np.zeros(number)
+    return np.clip(link.of_log(np.clip(rough, _IMPOSSIBLE, _SURE)), -MAX_LOG, MAX_LOG)
+
+
+def _fitted(design, happened, cases, link, shift):
     """Return a link's score, the link, and the fit of whitened features that maximizes the penalized likelihood.
 
     The score is the log likelihood less the number of weights that the cases determine (Akaike 1974).
     """
     weights = np.zeros(design.values.shape[1])
-    weights[0] = link.of_chance((cases @ happened + 0.5) / (cases.sum() + 1.0))
+    if not shift.any():
+        weights[0] = link.of_log(np.log((cases @ happened + 0.5) / (cases.sum() + 1.0)))
     precisions = None
     for _ in range(_MAX_STEPS):
-        sums = design.values @ weights
+        sums = shift + design.values @ weights
         curvature, slope = link.step(np.clip(sums, -MAX_LOG, MAX_LOG), happened)
         curvature = np.maximum(curvature, _LEAST_CURVATURE)
-        response = sums + slope / curvature
+        response = sums - shift + slope / curvature
         own = cases * curvature
         given = design.gram(own), design.values.T @ (own * response), own @ response**2, len(happened), design.blocks
         fit = fit_blocks(*given, precisions, 1.0, 20 if precisions is None else 2)
@@ -158,11 +175,12 @@ def _fitted(design, happened, cases, link):
         precisions = fit.precisions
         if longest < _MOVED:
             break
-    logs = link.log_probability(np.clip(design.values @ fit.weights, -MAX_LOG, MAX_LOG))
+    logs = link.log_probability(np.clip(shift + design.values @ fit.weights, -MAX_LOG, MAX_LOG))
     determined = own @ ((design.values[:, fit.active] @ fit.factor.T) ** 2).sum(axis=1)
     return cases @ log_scores(logs, happened) - determined, link, fit
 
 
 def log_scores(log_probabilities: np.ndarray, happened: np.ndarray) -> np.ndarray:
     """Return the log probability of each case (n,), by that of the event and whether it happened."""
+    log_probabilities = np.clip(log_probabilities, _IMPOSSIBLE, 0.0)
     return np.where(happened, log_probabilities, np.log(-np.expm1(np.minimum(log_probabilities, _SURE))))

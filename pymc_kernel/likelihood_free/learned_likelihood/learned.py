@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import as_numbers, as_points, as_weights, check_magnitude, check_whole
-from pymc_kernel.likelihood_free.learned_likelihood.chance import LINKS, Chance, learn_chance
+from pymc_kernel.likelihood_free.learned_likelihood.chance import Chance, learn_chance
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_maps
 from pymc_kernel.likelihood_free.learned_likelihood.model import ConditionalDensity
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import Observed, SummaryMap
@@ -272,12 +272,15 @@ class LearnedLikelihood:
         success = self.fit_chance(places_of_all[used], whole[used], rng, weights=weights_of_all[used])
         return FittedLikelihood(transform, density, examples, held_out, plan, success)
 
-    def fit_chance(self, parameters, happened, rng, *, weights=None, links=LINKS) -> Chance | None:
-        """Return the probability of an event (n,) given parameters (n, d); None if it always or never happened."""
+    def fit_chance(self, parameters, happened, rng, *, weights=None, rough=None) -> Chance | None:
+        """Return the probability of an event (n,) given parameters (n, d); None if it always or never happened.
+
+        ``rough`` (n,) are log probabilities from elsewhere, which stay where the cases do not tell.
+        """
         happened = np.asarray(happened, dtype=bool)
         if happened.all() or not happened.any():
             return None
-        return learn_chance(parameters, happened, rng, self._sizes, self.num_replicates, weights, links)
+        return learn_chance(parameters, happened, rng, self._sizes, self.num_replicates, weights, rough)
 
     def fit_folds(self, fit: FittedLikelihood, parameters, summaries, rng, num_folds: int = 5):
         """Yield pairs of rows (k,) and the density learned from all others, by the choices that ``fit`` made.

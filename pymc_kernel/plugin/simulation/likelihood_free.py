@@ -120,7 +120,7 @@ def sample_likelihood_free(
     features (logit or complementary log-log link, whichever is likelier). The likelihood is multiplied by the
     probability of not failing, because the data were observed. If the data are whole numbers that many simulations
     share (all failures, no event at all, rounded numbers), the probability of exactly these data is learned likewise,
-    and replaces their density if held-out simulations favor it.
+    as a correction of their density, if held-out simulations favor it.
 
     Summaries that are linear functions of earlier ones, such as copies, sums, or the last of several counts with a
     total, are left out: they add no information.
