@@ -323,9 +323,10 @@ def diagnose(
 
 def _left_open(selected):
     """Return lines on how far chains lie apart that are fits to resampled simulations; none for other chains."""
-    draws = selected.as_chains(selected.chosen)
-    if "learning_error" not in selected.data.children.get("sample_stats", ()) or draws.sizes["chain"] < 2:
+    stats = selected.data.children.get("sample_stats", {})
+    if not np.isfinite(stats.get("learning_error", np.nan)):
         return []
+    draws = selected.as_chains(selected.chosen)
     errors = draws.mean("draw").std("chain", ddof=1) / draws.std(["chain", "draw"])
     shown = ", ".join(f"{name} {float(errors[var].sel(of)):.2f}" for name, (var, of) in scalars(errors).items())
     text = "Standard errors of means by the limited number of simulations, in posterior standard deviations"
