@@ -10,6 +10,14 @@ from tests.reference.exact_draws import autoregressive
 from tests.reference.slow_stein import greedy_choice
 
 
+@pytest.mark.parametrize(("num_dims", "spread"), [(1, 0.99), (3, 0.94), (10, 0.84)])
+def test_thinned_draws_spread_less_in_more_dimensions(num_dims, spread, rng):
+    """As the documentation says."""
+    draws = rng.standard_normal((4000, num_dims))
+    few = draws[stein.stein_thin(draws, -draws, 100)]
+    assert few.std(axis=0).mean() == pytest.approx(spread, abs=0.02)
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("kernel", [None, K.Gaussian(np.array([1.0, 2.0, 0.5]))], ids=["default", "scaled"])
 def test_thinning_equals_the_slow_twin(kernel, threads, rng, monkeypatch):
