@@ -41,9 +41,12 @@ class TrueModel:
     ----------
     model : pymc.Model
     boxes : sequence of BlackBox
+    seed : int, optional
+        Of the noise of estimates while shapes are learned.
     """
 
-    def __init__(self, model: pm.Model, boxes: Sequence[BlackBox]):
+    def __init__(self, model: pm.Model, boxes: Sequence[BlackBox], seed: int = 0):
+        self._first_seed = seed
         self.estimated = tuple(b.op.key for b in boxes if isinstance(b.op, EstimatedLogLikelihoodOp))
         variables = [v for box in boxes for v in (*box.inputs, *box.node.outputs)]
         self._counts = [(len(box.inputs), len(box.node.outputs)) for box in boxes]
@@ -65,7 +68,7 @@ class TrueModel:
             Where there is none, shapes change between places, or a black box is random.
         """
         found, first_error, may_be_zero = [], None, bool(self.estimated or self._whole)
-        for seed, position in enumerate(positions):
+        for seed, position in enumerate(positions, self._first_seed):
             try:
                 log_density, arrays = self._at(position, np.random.default_rng(seed))
             except Exception as error:

@@ -284,8 +284,7 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
         "the model simulates, check its prior."
     )
     words = [words for words, holds in found.items() if holds]
-    if said := differences(float(stats["learning_error"])):
-        words.append(said)
+    words += filter(None, [differences(float(stats["learning_error"]))])
     if state.checks is not None:
         variables = [model.values_to_rvs[value] for value in model.value_vars]
         words += _words_of(state.checks, coordinate_names(variables, value_shapes(model)))
