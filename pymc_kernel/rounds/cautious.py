@@ -220,9 +220,7 @@ class CautiousRounds:
             fit = estimator.fit(parameters, summaries, rng, weights=weights[state.near])
             one = replace(replicates[i % len(replicates)], fit=fit)
             if known.match is not None:
-                plain = replace(one, region=None, match=None)(state.parameters)
-                match = estimator.fit_chance(state.parameters, matches, rng, weights=weights, rough=plain)
-                one = replace(one, match=match)
+                one = one.corrected(estimator.fit_chance, state.parameters, matches, rng, weights=weights)
             found.append(one)
         return found
 

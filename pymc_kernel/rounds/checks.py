@@ -158,7 +158,7 @@ class _OfMatches(NamedTuple):
 def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_near, learn, rng):
     """Return the likelihood and its folds; corrected by the probability of a match if held-out simulations favor it.
 
-    That probability assumes nothing about the distribution of the data, and uses only whether simulations match.
+    The correction assumes nothing about the distribution of the data, and uses only whether simulations match.
 
     Parameters
     ----------
@@ -180,16 +180,15 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
     for rows, fit in folds:
         left = near[rows]
         rest, by_density = np.setdiff1d(np.arange(len(matches)), left), replace(plain, fit=fit)
-        chance = learn(parameters[rest], matches[rest], rng, rough=by_density(parameters[rest]))
-        if chance is None:
+        by_match = by_density.corrected(learn, parameters[rest], matches[rest], rng)
+        if by_match.match is None:
             return likelihood, folds
-        by_match = replace(by_density, match=chance)
         gain += log_scores(by_match(parameters[left]), matches[left]).sum()
         gain -= log_scores(by_density(parameters[left]), matches[left]).sum()
         found.append((rows[matches[left]], _OfMatches(replace(by_match, region=likelihood.region))))
     if gain <= 0.0:
         return likelihood, folds
-    return replace(likelihood, match=learn(parameters, matches, rng, rough=plain(parameters))), found
+    return likelihood.corrected(learn, parameters, matches, rng), found
 
 
 def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weights, draws: Draws, rng) -> Checks:

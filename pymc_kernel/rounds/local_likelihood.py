@@ -57,6 +57,14 @@ class LocalLikelihood:
             values = values + self.region.log_penalty(parameters)
         return impossible_as_zero(values)
 
+    def corrected(self, learn, parameters, matches, rng, **settings) -> "LocalLikelihood":
+        """Return the likelihood with its density corrected by which simulations (n,) at parameters (n, d) match.
+
+        ``learn`` is ``LearnedLikelihood.fit_chance``, with further ``settings``.
+        """
+        rough = replace(self, region=None, match=None)(parameters)
+        return replace(self, match=learn(parameters, matches, rng, rough=rough, **settings))
+
     def replicates(self) -> list["LocalLikelihood"]:
         """Return replicates of the likelihood, which show its uncertainty; none if the fit has none."""
         parts = {"fit": self.fit, "success": self.success, "match": self.match}

@@ -41,13 +41,13 @@ class TrueModel:
     ----------
     model : pymc.Model
     boxes : sequence of BlackBox
-    seed : int, optional
-        Of the noise of estimates while shapes are learned.
+    rng : numpy.random.Generator
+        Of the noise of estimates while shapes are learned; not used without estimates.
     """
 
-    def __init__(self, model: pm.Model, boxes: Sequence[BlackBox], seed: int = 0):
-        self._first_seed = seed
+    def __init__(self, model: pm.Model, boxes: Sequence[BlackBox], rng: np.random.Generator):
         self.estimated = tuple(b.op.key for b in boxes if isinstance(b.op, EstimatedLogLikelihoodOp))
+        self._first_seed = int(rng.integers(2**62)) if self.estimated else 0
         variables = [v for box in boxes for v in (*box.inputs, *box.node.outputs)]
         self._counts = [(len(box.inputs), len(box.node.outputs)) for box in boxes]
         outputs = [model.logp(), *model.replace_rvs_by_values(variables)]

@@ -98,8 +98,7 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
     if not boxes or (only_parts and _is_whole(model, boxes)):
         return None
     _refuse(model, boxes)
-    is_random = any(isinstance(box.op, EstimatedLogLikelihoodOp) for box in boxes)
-    true = TrueModel(model, boxes, int(rng.integers(2**62)) if is_random else 0)
+    true = TrueModel(model, boxes, rng)
     first, others = true.learn_shapes(first_places(model, ModelPrior(model), None, STARTS_TRIED, rng))
     calls = [rows_of(*given) for given in zip(boxes, first.inputs, first.outputs, others.inputs, strict=True)]
     return Unknown(true, calls, parts_of(calls))
