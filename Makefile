@@ -36,6 +36,7 @@ demo: $(READY)
 # What the tutorials print and draw is kept: python -m docs.tutorial_pages --run makes it anew. Warnings are errors. Links into the
 # documentation of PyMC, ArviZ, PyTensor and NumPy need the network: make docs INTERSPHINX=1.
 docs: $(READY_DOCS)
+	rm -rf docs/api/generated
 	$(RUN) -m docs.tutorial_pages
 	INTERSPHINX=$(INTERSPHINX) $(RUN) -m sphinx -W --keep-going -q -b html docs docs/_build/html
 	@echo "The pages begin at docs/_build/html/index.html"

@@ -262,14 +262,15 @@ def picture():
     x = CLAW.sample(np.random.default_rng(0), 200)
     grid = np.linspace(-3.5, 3.5, 500)
     fit = BayesianKDE().fit(x)
-    figure = Figure(figsize=(6, 3))
+    figure = Figure(figsize=(7.5, 3.2), layout="constrained")
     axis = figure.subplots()
     axis.fill_between(grid, *fit.interval(grid, rng=0), alpha=0.3, label="90 % band of the bandwidth")
     axis.plot(grid, np.exp(fit.log_density(grid)), label="Bayesian bandwidth")
     axis.plot(grid, gaussian_kde(x.ravel())(grid), "--", label="SciPy")
     axis.plot(grid, CLAW.density(grid), "k:", linewidth=1, label="truth")
-    axis.legend(fontsize=8)
-    figure.savefig(harness.FIGURES / "bandwidth.png", dpi=80, bbox_inches="tight")
+    axis.set(xlabel="value", ylabel="density")
+    figure.legend(loc="outside upper center", ncols=4, fontsize=9)
+    figure.savefig(harness.FIGURES / "bandwidth.png", dpi=100)
 
 
 PARTS = ("ise", "choice", "real", "time", "online", "picture")

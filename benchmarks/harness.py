@@ -319,7 +319,8 @@ def draw_intervals(path: Path, draws: Mapping[str, np.ndarray], names: Sequence[
     The first method is the exact one: its interval of 90 % is a band behind all others.
     """
     rows = -(-len(names) // columns)
-    figure = Figure(figsize=(2.4 * columns + 3.0, (0.25 * len(draws) + 0.6) * rows), layout="constrained")
+    labels = 0.1 * max(map(len, draws))  # inches
+    figure = Figure(figsize=(2.6 * columns + labels, (0.25 * len(draws) + 0.6) * rows), layout="constrained")
     axes = figure.subplots(rows, columns, sharey=True, squeeze=False).ravel()
     places = np.arange(len(draws))[::-1]
     for j, (axis, name) in enumerate(zip(axes, names, strict=False)):
@@ -335,15 +336,18 @@ def draw_intervals(path: Path, draws: Mapping[str, np.ndarray], names: Sequence[
 
 
 def draw_pairs(name: str, draws: np.ndarray, names: Sequence[str], paths: Sequence[np.ndarray] = ()) -> None:
-    """Save a picture of all pairs of coordinates of draws (n, d), histograms on the diagonal; ``paths`` (steps, d)."""
-    d = len(names)
-    figure = Figure(figsize=(1.5 * d + 1, 1.5 * d + 1), layout="constrained")
+    """Save a picture of all pairs of coordinates of draws (n, d), with histograms and correlations; ``paths`` (steps, d).
+    """
+    d, correlations = len(names), np.corrcoef(draws.T)
+    figure = Figure(figsize=(1.2 * d + 1, 1.2 * d + 1), layout="constrained")
     axes = figure.subplots(d, d, sharex="col")
     for i, row in enumerate(axes):
         for j, place in enumerate(row):
-            place.tick_params(labelsize=7)
+            place.tick_params(labelsize=10)
+            place.locator_params(nbins=3)
             if j > i:
                 place.axis("off")
+                place.text(0.5, 0.5, f"{correlations[i, j]:.2f}", ha="center", va="center", transform=place.transAxes)
             elif j == i:
                 place.hist(draws[:, i], bins=30, color="0.7")
                 place.set_yticks([])
@@ -355,7 +359,7 @@ def draw_pairs(name: str, draws: np.ndarray, names: Sequence[str], paths: Sequen
                 if j > 0:
                     place.sharey(row[0])
                     place.tick_params(labelleft=False)
-        axes[-1, i].set_xlabel(names[i])
+        axes[-1, i].set_xlabel(names[i], fontsize=13)
         if i:
-            row[0].set_ylabel(names[i])
-    figure.savefig(FIGURES / f"{name}.png", dpi=70)
+            row[0].set_ylabel(names[i], fontsize=13)
+    figure.savefig(FIGURES / f"{name}.png", dpi=80)

@@ -27,6 +27,7 @@ from benchmarks import harness
 from case_studies.particles import resample
 
 NAMES = ["mu", "beta", "xi", "omega2", "lam"]
+SYMBOLS = [r"$\mu$", r"$\beta$", r"$\log \xi$", r"$\log \omega^2$", r"$\log \lambda$"]
 MOST_JUMPS = 100.0  # a day on average; beyond, the likelihood is taken as zero (its posterior has about 0.1)
 
 
@@ -140,7 +141,7 @@ def picture(settings):
     """Save all pairs of parameters of a run that is four times as large."""
     draws, share, _ = weighted_draws(settings, list(PROPOSALS)[-1], 1000, 4)
     kept = draws[np.random.default_rng(0).choice(len(draws), 2000, p=share / share.sum())]
-    harness.draw_pairs("volatility_pairs", kept, [*NAMES[:2], *(f"log {name}" for name in NAMES[2:])])
+    harness.draw_pairs("volatility_pairs", kept, SYMBOLS)
 
 
 def main(full=False, parts=("table", "picture"), jobs=2):

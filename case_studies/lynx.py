@@ -209,19 +209,18 @@ def natural(draws):
     return np.where([name in CENTERS for name in NAMES], np.exp(draws), draws)
 
 
-def pictures(found):
-    """Save marginals by all methods, and series that the exact posterior predicts beside the data."""
-    harness.draw_intervals(HERE / "figures" / "lynx.png", {name: natural(own) for name, own in found.items()}, NAMES)
+def draw_series(exact):
+    """Save series that the exact posterior predicts beside the data."""
     catches, years = load_catches()
     rng = np.random.default_rng(2)
-    exact = next(iter(found.values()))
-    figure, axes = plt.subplots(4, 1, figsize=(8, 5), sharex=True, sharey=True)
+    figure, axes = plt.subplots(4, 1, figsize=(8, 5), sharex=True, sharey=True, layout="constrained")
     axes[0].plot(years, np.exp(catches), color="black")
     axes[0].set_title("lynx trapped, and three series of the posterior", fontsize=9)
     for axis in axes[1:]:
         axis.plot(years, np.exp(simulate(rng, *natural(rng.choice(exact)), (1, len(years)))[0]), color="C0")
-    axes[0].set(yscale="log", ylim=(10, 20_000))
-    figure.savefig(HERE / "figures" / "lynx_series.png", dpi=80, bbox_inches="tight")
+    axes[0].set(yscale="log")
+    figure.supylabel("lynx trapped in a year")
+    figure.savefig(HERE / "figures" / "lynx_series.png", dpi=100)
 
 
 def compared(series, runs):
@@ -276,8 +275,10 @@ def main(quick=False, methods=METHODS):
     )
     table = harness.Table("lynx", HEADER, [(series, name) for series in SERIES for name in METHODS])
     table.write(rows, note)
+    draw_series(found["lynx"][METHODS[0]])
     if len(rows) == len(table.keys):
-        pictures(found["lynx"])
+        draws_of = {name: natural(draws) for name, draws in found["lynx"].items()}
+        harness.draw_intervals(HERE / "figures" / "lynx.png", draws_of, NAMES)
 
 
 # %%

@@ -151,15 +151,17 @@ def chains_run(seed, noise=NOISE):
 def picture(by_smc, by_chains):
     """Save the marginals of both next to each other."""
     true = make_data()[0]
-    figure, axes = plt.subplots(1, 2, figsize=(9, 4.2), sharex=True, sharey=True)
+    figure, axes = plt.subplots(1, 2, figsize=(8, 4.4), sharex=True, sharey=True, layout="constrained")
     for axis, places, title in zip(axes, (by_smc, by_chains), ("KASMC", "four chains of KAMH"), strict=True):
         shown = places[:: max(1, len(places) // 3000)]
         for sensor in range(3):
             axis.plot(*shown[:, sensor].T, ".", markersize=2, alpha=0.3, color=f"C{sensor}")
-            axis.plot(*true[sensor], "o", color="black", markersize=6)
-        axis.plot(*KNOWN.T, "k*", markersize=11)
-        axis.set(title=title, xlim=(-0.6, 1.6), ylim=(-0.6, 1.6), aspect="equal")
-    figure.savefig(HERE / "figures" / "sensors.png", dpi=80, bbox_inches="tight")
+        axis.plot(*true.T, "o", color="black", markersize=6, label="true places of the three sensors")
+        axis.plot(*KNOWN.T, "k*", markersize=11, label="places that are known")
+        axis.set(title=title, xlim=(0.0, 1.1), ylim=(0.0, 1.1), xlabel="first coordinate", aspect="equal")
+    axes[0].set_ylabel("second coordinate")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
+    figure.savefig(HERE / "figures" / "sensors.png", dpi=100)
 
 
 def cells(places, reference, modes):

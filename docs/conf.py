@@ -6,12 +6,15 @@ import re
 import sys
 from pathlib import Path
 
+from docutils import nodes
+from docutils.parsers.rst.directives import flag
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import pymc_kernel  # noqa: E402
+from docs.page_examples import PAGES_OF_METHODS  # noqa: E402
 from docs.tutorial_pages import markdown_to_rst  # noqa: E402
 from pymc_kernel.plugin.warn import UNSEEN_MODE  # noqa: E402
 
@@ -20,7 +23,7 @@ author = "The authors of pymc_kernel"
 copyright = "the authors of pymc_kernel, Apache License 2.0"
 version = release = pymc_kernel.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
 default_role = "literal"
@@ -87,10 +90,21 @@ def _skip_fields(app, what, name, obj, skip, options):
     return True if documentation.startswith("Alias for field number") else skip
 
 
+def _link_to_its_method(app, what, name, obj, options, lines):
+    """End the reference of a public name with a link to the page that shows it at work."""
+    for page, names in PAGES_OF_METHODS.items():
+        if name.removeprefix("pymc_kernel.") in names:
+            lines += ["", f"At work: :doc:`/methods/{page}`.", ""]
+
+
 class MeasuredTable(SphinxDirective):
-    """A table of ``benchmarks/RESULTS.md``, as its script wrote it: ``.. measured:: gradient-free``."""
+    """A table of ``benchmarks/RESULTS.md``, as its script wrote it: ``.. measured:: gradient-free``.
+
+    With ``:folded:`` a click opens it, where a picture says the same.
+    """
 
     required_arguments = 1
+    option_spec = {"folded": flag}  # noqa: RUF012 (Sphinx reads it from the class)
 
     def run(self):
         """Return the nodes of what is between the marks of that name."""
@@ -98,10 +112,43 @@ class MeasuredTable(SphinxDirective):
         self.env.note_dependency(str(results))
         name = self.arguments[0]
         text = results.read_text().split(f"<!-- {name} -->")[1].split(f"<!-- /{name} -->")[0]
-        return self.parse_text_to_nodes(markdown_to_rst(text))
+        table = self.parse_text_to_nodes(markdown_to_rst(text))
+        if "folded" not in self.options:
+            return table
+        opened, closed = "<details><summary>Table</summary>", "</details>"
+        return [nodes.raw("", opened, format="html"), *table, nodes.raw("", closed, format="html")]
+
+
+class Pictures(SphinxDirective):
+    """Cards of the gallery: a line ``path | caption`` each, or ``path | caption | script function`` with its code."""
+
+    has_content = True
+
+    def run(self):
+        """Return the nodes of all cards."""
+        cards = []
+        for line in self.content:
+            path, caption, *code = line.split(" | ")
+            card = [f".. figure:: {path}", f"   :alt: {re.split(':( |$)', caption)[0]}", "", f"   {caption}", ""]
+            if code:
+                script, function = code[0].split()
+                shown = [f".. literalinclude:: {script}", f"   :pyobject: {function}", ""]
+                card += [*_html("<details><summary>Code</summary>"), *shown, *_html("</details>")]
+            cards += [".. container:: card", "", *(f"   {row}" for row in card)]
+        return self.parse_text_to_nodes("\n".join([".. container:: gallery", "", *(f"   {row}" for row in cards)]))
+
+
+def _html(text):
+    return [".. raw:: html", "", f"   {text}", ""]
 
 
 def setup(app):
     app.add_directive("measured", MeasuredTable)
+    app.add_directive("pictures", Pictures)
+    for name in pymc_kernel.__all__:
+        public = getattr(pymc_kernel, name)
+        if inspect.isclass(public):  # Sphinx would show the arguments of PyMC's __new__
+            public.__signature__ = inspect.signature(public.__init__)
     app.connect("autodoc-process-docstring", _escape_bars)
+    app.connect("autodoc-process-docstring", _link_to_its_method, priority=900)  # after the sections are made
     app.connect("autodoc-skip-member", _skip_fields)

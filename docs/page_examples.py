@@ -13,6 +13,25 @@ PAGES = [
     for page in sorted(DOCS.rglob("*.rst"))
     if not {"_templates", "generated", "tutorials", "_build"} & set(page.relative_to(DOCS).parts)
 ]
+# The page of ``methods/`` that shows each name at work; its entry in the reference links there.
+PAGES_OF_METHODS = {
+    "adaptive_metropolis": ["AdaptiveMetropolis"],
+    "checks": ["diagnose", "expectation", "ksd_test", "mmd_test", "plot_ksd", "plot_stein_thin", "stein_thin", "summary"],
+    "density": ["plot_density"],
+    "emulate": ["EmulatedNUTS", "Emulation", "black_boxes", "emulate"],
+    "estimated_likelihood": ["EstimatedLikelihood"],
+    "kamh": ["KAMH"],
+    "kernel_bayes_rule": ["LearnedFeatures", "plot_calibration", "sample_kbr"],
+    "kernel_hmc": ["KernelHMC"],
+    "learned_likelihood": ["LearnedLikelihood", "sample_likelihood_free"],
+    "pmc": ["sample_pmc"],
+    "sample_khmc": ["sample_khmc"],
+    "sample_surrogate": ["sample_surrogate"],
+    "simulate": ["simulate"],
+    "simulators": ["KernelABC", "SyntheticLikelihood", "sample_abc"],
+    "smc": ["ASMC", "KASMC", "KernelHMCSMC", "plot_smc", "sample_smc"],
+    "surrogates": ["plot_score", "unconstrained_draws"],
+}
 
 
 def examples_of(page: Path) -> list[str]:

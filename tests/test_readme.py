@@ -19,6 +19,14 @@ EXAMPLES = examples_of(README)
 LINKS = re.findall(r"\]\(([^)]+)\)", re.sub(r"\s+", " ", TEXT))
 
 
+@pytest.mark.parametrize(("first", "output"), [("typical[absorption]", "emulate-2"), ("  ksd 0.", "checks")])
+def test_it_shows_what_the_pages_examples_printed(first, output):
+    (shown,) = re.findall(rf"```\n((?:[^\n`]*\n)*?{re.escape(first)}(?:[^\n`]*\n)*?)```", TEXT)
+    printed = [line.split() for line in (DOCS / "methods" / "output" / f"{output}.txt").read_text().splitlines()]
+    for line in shown.splitlines():
+        assert line == "..." or any(line.split() == row[: len(line.split())] for row in printed), line
+
+
 def run(word, tmp_path, monkeypatch):
     """Run the one example that says ``word``, in an empty folder, and return its names."""
     monkeypatch.chdir(tmp_path)

@@ -2,12 +2,14 @@
 
 import ast
 import importlib
+import inspect
 import re
 
 import pytest
 
 import pymc_kernel as pk
-from docs.page_examples import DOCS, PAGES, examples_of
+import pymc_kernel.errors
+from docs.page_examples import DOCS, PAGES, PAGES_OF_METHODS, examples_of
 from docs.page_outputs import OUTPUT, mark_of
 from docs.tutorial_pages import ORDER
 from pymc_kernel.plugin.warn import UNSEEN_MODE
@@ -20,7 +22,6 @@ ARRAY_MODULES = (
     "kernels",
     "likelihood_free",
     "mcmc",
-    "rounds",
     "scores",
     "smc",
     "stein",
@@ -34,15 +35,27 @@ def listed_names(page):
     return [name for block in blocks for name in block.split()] + re.findall(r"\.\. (?:auto)?data:: (\w+)", text)
 
 
-def test_public_names_are_in_the_reference():
-    modules = {name for name in pk.__all__ if name in ARRAY_MODULES}
-    assert sorted(listed_names("index.rst")) == sorted(set(pk.__all__) - modules)
+def test_public_names_are_in_the_reference_and_lead_to_a_page_that_shows_them():
+    names = set(pk.__all__) - set(ARRAY_MODULES)
+    pages = "samplers", "model_parts", "simulation", "draws", "pictures"
+    assert sorted(name for page in pages for name in listed_names(f"{page}.rst")) == sorted(names)
+    assert sorted(name for names in PAGES_OF_METHODS.values() for name in names) == sorted(names)
+    for page, names in PAGES_OF_METHODS.items():
+        text = (DOCS / "methods" / f"{page}.rst").read_text()
+        assert [name for name in names if not re.search(rf"\b{name}\b", text)] == [], page
 
 
 @pytest.mark.parametrize("module", ARRAY_MODULES)
 def test_names_of_modules_are_in_the_reference(module):
-    names = importlib.import_module(f"pymc_kernel.{module}").__all__
-    assert sorted(listed_names(f"{module}.rst")) == sorted(names)
+    names = set(importlib.import_module(f"pymc_kernel.{module}").__all__)
+    listed = listed_names(f"{module}.rst")
+    elsewhere = (names - set(listed)) & {*listed_names("inside.rst"), *listed_names("reports.rst")}
+    assert sorted(listed + sorted(elsewhere)) == sorted(names)
+
+
+def test_all_errors_are_in_the_reference():
+    errors = {name for name, kind in vars(pymc_kernel.errors).items() if inspect.isclass(kind)}
+    assert errors <= set(listed_names("reports.rst"))
 
 
 def test_each_tutorial_has_a_script_and_a_place():
@@ -73,9 +86,10 @@ def test_named_scripts_and_pictures_exist(path):
 
 def test_each_picture_is_in_the_gallery():
     root = DOCS.parent
+    tutorials = [folder for folder in (DOCS / "tutorials" / "output").iterdir() if folder.is_dir()]
     folders = root / "benchmarks" / "figures", root / "case_studies" / "figures", DOCS / "methods" / "output"
-    shown = re.findall(r"figure:: (\S+)$", (DOCS / "gallery.rst").read_text(), flags=re.M)
-    assert {(DOCS / path).resolve() for path in shown} == {p.resolve() for f in folders for p in f.glob("*.png")}
+    shown = re.findall(r"^   (\S+) \| ", (DOCS / "gallery.rst").read_text(), flags=re.M)
+    assert {(DOCS / path).resolve() for path in shown} == {p.resolve() for f in (*folders, *tutorials) for p in f.glob("*.png")}
 
 
 def test_tables_that_pages_show_are_in_the_results():

@@ -39,7 +39,7 @@ class ParticleKernel(SMC_KERNEL):
     }
 
     def __init__(
-        self, moves, *args, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2,
+        self, moves, *, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2,
         executor=None, compile_kwargs=None, **kwargs,
     ):  # fmt: skip
         self.config = tempering.Config(moves, threshold, schedule, min_moves, max_moves, correlation)
@@ -49,7 +49,7 @@ class ParticleKernel(SMC_KERNEL):
         if self.evaluate.estimated and isinstance(moves, Hamiltonian):
             self.config = replace(self.config, moves=replace(moves, noisy=True))
         # PyMC's own functions are never called.
-        super().__init__(*args, threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
+        super().__init__(threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
         if not self.start:
             check_prior_draws(
                 model,
@@ -147,7 +147,7 @@ class ASMC(ParticleKernel):
 
     def __init__(
         self,
-        *args: Any,
+        *,
         learn_covariance: bool = True,
         scale: float | None = None,
         learn_scale: bool = True,
@@ -156,7 +156,7 @@ class ASMC(ParticleKernel):
         **kwargs: Any,
     ) -> None:
         walk = moves.Walk(learn_covariance, learn_scale, scale, target_accept, learning_rate)
-        super().__init__(walk, *args, **kwargs)
+        super().__init__(walk, **kwargs)
 
 
 class KASMC(ParticleKernel):
@@ -192,7 +192,7 @@ class KASMC(ParticleKernel):
 
     def __init__(
         self,
-        *args: Any,
+        *,
         proposal_kernel: Kernel | None = None,
         num_basis: int = 1000,
         isotropic_share: float = 0.5,
@@ -207,7 +207,7 @@ class KASMC(ParticleKernel):
         config = kameleon.Config(
             kernel, num_basis, isotropic_share, gamma, scale, target_accept=target_accept, whiten=whiten
         )
-        super().__init__(moves.Kameleon(config, learning_rate), *args, **kwargs)
+        super().__init__(moves.Kameleon(config, learning_rate), **kwargs)
 
 
 @says_what_evidence_lacks
@@ -259,11 +259,11 @@ class KernelHMCSMC(ParticleKernel):
     """
 
     def __init__(
-        self, *args: Any, surrogate: Any = "values", exploring_share: float = 0.1, max_steps: int = 30, **kwargs: Any
+        self, *, surrogate: Any = "values", exploring_share: float = 0.1, max_steps: int = 30, **kwargs: Any
     ) -> None:
         settings = {} if surrogate == "values" else {"surrogate": surrogate}
         proposal = Hamiltonian(exploring_share=exploring_share, max_steps=max_steps, **settings)
-        super().__init__(proposal, *args, **kwargs)
+        super().__init__(proposal, **kwargs)
 
 
 @says_what_evidence_lacks
