@@ -47,7 +47,9 @@ def draw_panel(ax, step, seed):
     ax.set(xlim=(-33.0, 33.0), ylim=(-16.0, 92.0))
     ax.set_xlabel("first of eight parameters", fontsize=14)
     ax.tick_params(labelsize=12)
-    ax.set_title(f"{STEPS[step]}\n{effective_draws(step)} independent draws\nfor 1,000 evaluations after tuning", fontsize=15)
+    ax.set_title(
+        f"{STEPS[step]}\n{effective_draws(step)} independent draws\nfor 1,000 evaluations after tuning", fontsize=15
+    )
     ax.spines[["top", "right"]].set_visible(False)
 
 

@@ -8,10 +8,14 @@ from pathlib import Path
 
 from docutils import nodes
 from docutils.parsers.rst.directives import flag
+from docutils.utils.math.latex2mathml import tex2mathml
 from sphinx.util.docutils import SphinxDirective
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
+
+import pymc as pm  # noqa: E402
+from pymc.smc.kernels import SMC_KERNEL  # noqa: E402
 
 import pymc_kernel  # noqa: E402
 from docs.page_examples import PAGES_OF_METHODS  # noqa: E402
@@ -23,7 +27,7 @@ author = "The authors of pymc_kernel"
 copyright = "the authors of pymc_kernel, Apache License 2.0"
 version = release = pymc_kernel.__version__
 
-extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.mathjax", "sphinx.ext.napoleon"]
+extensions = ["sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"]
 exclude_patterns = ["_build", "_templates"]
 templates_path = ["_templates"]
 default_role = "literal"
@@ -54,6 +58,7 @@ napoleon_type_aliases = {
     "TensorVariable": "~pytensor.tensor.TensorVariable",
 }
 
+html_math_renderer = "mathml"
 html_theme = "pydata_sphinx_theme"
 html_title = "pymc_kernel"
 html_static_path = ["_static"]
@@ -84,10 +89,11 @@ def _escape_bars(app, what, name, obj, options, lines):
         lines[i] = "``".join(parts)
 
 
-def _skip_fields(app, what, name, obj, skip, options):
-    """Leave out what named tuples and dataclasses say by themselves: their fields are in the docstring."""
+def _skip_members(app, what, name, obj, skip, options):
+    """Leave out fields of named tuples, which are in the docstring, and what PyMC alone calls of a step or kernel."""
     documentation = inspect.getdoc(obj) or ""
-    return True if documentation.startswith("Alias for field number") else skip
+    is_pymcs = what == "class" and not name.startswith("_") and (hasattr(pm.NUTS, name) or hasattr(SMC_KERNEL, name))
+    return True if is_pymcs or documentation.startswith("Alias for field number") else skip
 
 
 def _link_to_its_method(app, what, name, obj, options, lines):
@@ -142,13 +148,26 @@ def _html(text):
     return [".. raw:: html", "", f"   {text}", ""]
 
 
+def _inline_math(self, node):
+    self.body.append(tex2mathml(node.astext()))
+    raise nodes.SkipNode
+
+
+def _displayed_math(self, node):
+    self.body.append(f'<div class="formula">{tex2mathml(node.astext(), as_block=True)}</div>')
+    raise nodes.SkipNode
+
+
 def setup(app):
+    # Browsers draw MathML by themselves; MathJax would have to be fetched from the network by every reader.
+    app.add_html_math_renderer("mathml", (_inline_math, None), (_displayed_math, None))
     app.add_directive("measured", MeasuredTable)
     app.add_directive("pictures", Pictures)
     for name in pymc_kernel.__all__:
         public = getattr(pymc_kernel, name)
         if inspect.isclass(public):  # Sphinx would show the arguments of PyMC's __new__
-            public.__signature__ = inspect.signature(public.__init__)
+            signature = inspect.signature(public.__init__)
+            public.__signature__ = signature.replace(parameters=list(signature.parameters.values())[1:])
     app.connect("autodoc-process-docstring", _escape_bars)
     app.connect("autodoc-process-docstring", _link_to_its_method, priority=900)  # after the sections are made
-    app.connect("autodoc-skip-member", _skip_fields)
+    app.connect("autodoc-skip-member", _skip_members)

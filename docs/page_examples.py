@@ -16,7 +16,16 @@ PAGES = [
 # The page of ``methods/`` that shows each name at work; its entry in the reference links there.
 PAGES_OF_METHODS = {
     "adaptive_metropolis": ["AdaptiveMetropolis"],
-    "checks": ["diagnose", "expectation", "ksd_test", "mmd_test", "plot_ksd", "plot_stein_thin", "stein_thin", "summary"],
+    "checks": [
+        "diagnose",
+        "expectation",
+        "ksd_test",
+        "mmd_test",
+        "plot_ksd",
+        "plot_stein_thin",
+        "stein_thin",
+        "summary",
+    ],
     "density": ["plot_density"],
     "emulate": ["EmulatedNUTS", "Emulation", "black_boxes", "emulate"],
     "estimated_likelihood": ["EstimatedLikelihood"],

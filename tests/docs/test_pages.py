@@ -89,7 +89,9 @@ def test_each_picture_is_in_the_gallery():
     tutorials = [folder for folder in (DOCS / "tutorials" / "output").iterdir() if folder.is_dir()]
     folders = root / "benchmarks" / "figures", root / "case_studies" / "figures", DOCS / "methods" / "output"
     shown = re.findall(r"^   (\S+) \| ", (DOCS / "gallery.rst").read_text(), flags=re.M)
-    assert {(DOCS / path).resolve() for path in shown} == {p.resolve() for f in (*folders, *tutorials) for p in f.glob("*.png")}
+    assert {(DOCS / path).resolve() for path in shown} == {
+        p.resolve() for f in (*folders, *tutorials) for p in f.glob("*.png")
+    }
 
 
 def test_tables_that_pages_show_are_in_the_results():
