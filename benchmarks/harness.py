@@ -336,7 +336,7 @@ def draw_intervals(path: Path, draws: Mapping[str, np.ndarray], names: Sequence[
 
 
 def draw_pairs(name: str, draws: np.ndarray, names: Sequence[str], paths: Sequence[np.ndarray] = ()) -> None:
-    """Save a picture of all pairs of coordinates of draws (n, d), with histograms and correlations; ``paths`` (steps, d)."""
+    """Save a picture of all pairs of coordinates of draws (n, d), with correlations; ``paths`` are (steps, d)."""
     d, correlations = len(names), np.corrcoef(draws.T)
     figure = Figure(figsize=(1.2 * d + 1, 1.2 * d + 1), layout="constrained")
     axes = figure.subplots(d, d, sharex="col")
