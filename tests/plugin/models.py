@@ -26,11 +26,33 @@ def normal_simulator(rng, theta, size):
     return rng.normal(theta, 1.0, size)
 
 
-def noisy_model():
+def noisy_model(fn=noisy_normal, **settings):
     with pm.Model() as model:
         theta = pm.Flat("theta", initval=0.1)
-        pk.EstimatedLikelihood("y", noisy_normal, theta, observed=np.zeros(1))
+        pk.EstimatedLikelihood("y", fn, theta, observed=np.zeros(1), **settings)
     return model
+
+
+def abc_model(block=pk.KernelABC, simulator=normal_simulator, **kwargs):
+    """One observation of N(theta, 1) at 1, prior N(0, 1)."""
+    settings = {"epsilon": 0.5, "num_simulations": 5} if block is pk.KernelABC else {}
+    with pm.Model() as model:
+        theta = pm.Normal("theta", 0, 1)
+        block("y", simulator, theta, **({"observed": np.array([1.0])} | settings | kwargs))
+    return model
+
+
+class Ends:
+    """A simulator that raises at one of its calls and at all after it, and says how many there were."""
+
+    def __init__(self, at, error, sd=0.5):
+        self.calls, self.at, self.error, self.sd = 0, at, error, sd
+
+    def __call__(self, rng, theta, size):
+        self.calls += 1
+        if self.calls >= self.at:
+            raise self.error
+        return rng.normal(theta, self.sd, size)
 
 
 class Counted(Op):

@@ -16,15 +16,13 @@ from tests.plugin.models import add_places, learned_at
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
-DATA = np.array([1.3, 1.6, 1.1])
-
 
 def saturated(scale=lambda outputs: outputs):
     """Return a model whose likelihood is flat on one side, under a prior with heavy tails."""
     with pm.Model() as model:
         a = pm.StudentT("a", nu=3, mu=0, sigma=3)
         box = wrap_py([pt.dscalar], [pt.dvector])(lambda a: np.arctan(a) * np.ones(3))
-        pm.Normal("y", scale(box(a)), 0.5, observed=DATA)
+        pm.Normal("y", scale(box(a)), 0.5, observed=[1.3, 1.6, 1.1])
     return model
 
 
@@ -200,9 +198,7 @@ def test_draws_of_challengers_are_evaluated(monkeypatch, held_out, is_challenged
 def test_versions_of_a_place_are_those_of_its_outputs():
     search = short_search(np.linspace(-3.0, 3.0, 12))
     learned, far = np.array([1.5]), np.array([20.0])
-    at_learned, at_far = (
-        search.given.versions(x, search._inputs_at(x), search.fits, 200, search.rng) for x in (learned, far)
-    )
+    at_learned, at_far = (search._versions(x, 200) for x in (learned, far))
     expected = search.chains.log_density(learned)
     np.testing.assert_allclose(at_learned, expected, atol=0.1)
     assert at_far.std() > 10.0 * at_learned.std()
@@ -214,9 +210,7 @@ def test_versions_without_a_density_are_minus_infinity():
     search = short_search(np.linspace(-3.0, 3.0, 6), saturated(lambda outputs: pt.log(outputs + 2.0)))
     limits = search.learned[0].limits
     limits.set_value(no_limits(limits.get_value().shape[1:]))
-    versions = search.given.versions(
-        np.array([40.0]), search._inputs_at(np.array([40.0])), search.fits, 200, search.rng
-    )
+    versions = search._versions(np.array([40.0]), 200)
     assert not np.isnan(versions).any()
     assert np.isneginf(versions).any()
     draws = np.linspace(0.5, 3.0, 80).reshape(4, 20, 1)

@@ -11,15 +11,11 @@ TIMES = np.array([0.5, 1.0, 2.0, 4.0])
 OBSERVED = np.array([0.7, 0.45, 0.3, 0.0])
 
 
-@wrap_py([pt.dscalar], [pt.dvector])
-def decay(rate):
+def true_decay(rate):
     return np.exp(-rate * TIMES) * (1.0 + 0.2 * np.sin(rate))
 
 
-@wrap_py([pt.dscalar], [pt.dvector])
-def shifted_decay(rate):
-    """The same curve moved down, where values are negative and no factor corrects them."""
-    return np.exp(-rate * TIMES) * (1.0 + 0.2 * np.sin(rate)) - 0.5
+decay = wrap_py([pt.dscalar], [pt.dvector])(true_decay)
 
 
 def coarse_decay(rate):
@@ -60,8 +56,9 @@ def test_how_far_a_coarse_version_is_off_is_learned(made):
 
 @pytest.mark.slow
 def test_how_far_a_coarse_version_is_off_is_learned_as_a_difference():
-    """Where values are not positive, as in the test of calls with and without a coarse version."""
-    true, coarse = curve(shifted_decay, 0.5), {shifted_decay: lambda rate: coarse_decay(rate) - 0.5}
+    """Of the same curve moved down: some of its values are negative, and no factor corrects them."""
+    shifted = wrap_py([pt.dscalar], [pt.dvector])(lambda rate: true_decay(rate) - 0.5)
+    true, coarse = curve(shifted, 0.5), {shifted: lambda rate: coarse_decay(rate) - 0.5}
     check_that_little_is_left(true, pk.emulate(true, 40, coarse=coarse, random_seed=1, progressbar=False))
 
 
@@ -75,10 +72,9 @@ def test_a_search_begins_at_draws_of_the_model_with_cheap_versions(made):
 
 @pytest.mark.long
 def test_a_cheap_version_without_a_value_at_draws_of_the_prior_is_left_out_of_the_beginning():
+    coarse = {decay: lambda rate: np.nan * coarse_decay(rate)}
     with pytest.raises(ValueError, match="too few to learn from"):
-        pk.emulate(
-            curve(decay), 20, coarse={decay: lambda rate: np.nan * coarse_decay(rate)}, random_seed=1, progressbar=False
-        )
+        pk.emulate(curve(decay), 20, coarse=coarse, random_seed=1, progressbar=False)
 
 
 @pytest.mark.slow
@@ -93,8 +89,7 @@ def test_calls_with_and_without_a_coarse_version_are_learned_together(give_draws
         rate = pm.LogNormal("rate", 0.0, 1.0)
         pm.Normal("y", pt.stack([decay(rate), other(rate)]), 0.1, observed=[OBSERVED, OBSERVED**0.5])
     emulated = pk.emulate(model, 60, coarse={decay: coarse_decay}, random_seed=1, progressbar=False)
-    assert emulated.emulation.distance < 0.05
-    assert np.abs(errors(emulated, model)).max() < 0.1
+    check_that_little_is_left(model, emulated)
 
 
 def test_coarse_versions_that_do_not_fit_are_refused():

@@ -1,13 +1,12 @@
 """Common random numbers: the seed of an estimate is part of the chain's state."""
 
 import numpy as np
-import pymc as pm
 import pytest
 from arviz_stats.base import array_stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from tests.plugin.models import normal_simulator, sample
+from tests.plugin.models import abc_model, noisy_model, sample
 
 
 def wavy_normal(rng, theta, observed):
@@ -16,26 +15,12 @@ def wavy_normal(rng, theta, observed):
     return -0.5 * float(theta) ** 2 + np.log1p(0.95 * np.cos(2.0 * float(theta) + phase))
 
 
-def wavy_model():
-    with pm.Model() as model:
-        theta = pm.Flat("theta", initval=0.1)
-        pk.EstimatedLikelihood("y", wavy_normal, theta, observed=np.zeros(1), reuse_noise=0.8)
-    return model
-
-
-def abc_model(reuse_noise):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        settings = {"epsilon": 0.2, "num_simulations": 5, "reuse_noise": reuse_noise}
-        pk.KernelABC("y", normal_simulator, theta, observed=np.array([1.0]), **settings)
-    return model
-
-
 @pytest.mark.machine_code
 @pytest.mark.long
 def test_the_posterior_stays_exact():
     """Chains agree on mean zero and spread one: small Monte Carlo errors, and within 3.5 of them."""
-    theta = sample(wavy_model(), pk.KAMH, cores=1, draws=4000, tune=500)["posterior"]["theta"].values
+    model = noisy_model(wavy_normal, reuse_noise=0.8)
+    theta = sample(model, pk.KAMH, cores=1, draws=4000, tune=500)["posterior"]["theta"].values
     errors = [float(array_stats.mcse(theta, chain_axis=0, draw_axis=1, method=m)) for m in ("mean", "sd")]
     assert max(errors) < 0.05
     assert abs(theta.mean()) < 3.5 * errors[0]
@@ -44,7 +29,7 @@ def test_the_posterior_stays_exact():
 
 def spread_of_log_ratio(reuse_noise):
     """Return the standard deviation of the noise in the log ratio of a proposal that lies nearby."""
-    model = abc_model(reuse_noise)
+    model = abc_model(epsilon=0.2, reuse_noise=reuse_noise)
     density = compile_log_density(model, model.value_vars, model.initial_point(), "a test")
     density.seed(np.random.default_rng(1))
     ratios = []
@@ -61,4 +46,4 @@ def test_they_lower_the_noise_of_the_acceptance_ratio():
 
 def test_a_probability_of_one_is_refused():
     with pytest.raises(ValueError, match="reuse_noise"):
-        abc_model(1.0)
+        abc_model(reuse_noise=1.0)

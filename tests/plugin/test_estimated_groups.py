@@ -15,18 +15,21 @@ from pymc_kernel.plugin.emulation.emulation import measured_by_pairs, noise_vari
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
 from pymc_kernel.plugin.emulation.record import with_zeros
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
+from tests.plugin.models import noisy_model, sample
 from tests.reference.grids import moments
-
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
 
 DATA = np.array([0.4, -0.9, 1.6])
 CENTER_SD, EFFECT_SD, DATA_SD, NOISE_SD = 1.5, 0.8, 0.7, 1.0
 
 
+def exact(mean, observed):
+    """The log likelihood of groups, up to a constant."""
+    return -0.5 * np.sum((observed - mean) ** 2) / DATA_SD**2
+
+
 def estimate(rng, effect, observed):
-    """The log likelihood of a group with noise whose exponential has the expectation one."""
-    exact = -0.5 * np.sum((observed - effect) ** 2) / DATA_SD**2
-    return exact + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
+    """The same with noise whose exponential has the expectation one."""
+    return exact(effect, observed) + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
 
 
 def groups(fn=estimate):
@@ -39,21 +42,18 @@ def groups(fn=estimate):
     return model
 
 
-def posterior():
-    """Mean (4,) and covariance (4, 4) of center and effects."""
-    prior = np.full((4, 4), CENTER_SD**2)
-    prior[1:, 1:] += EFFECT_SD**2 * np.eye(3)
-    seen = prior[1:, 1:] + DATA_SD**2 * np.eye(3)
-    gain = np.linalg.solve(seen, prior[1:]).T
-    return gain @ DATA, prior - gain @ prior[1:]
+def posterior(prior, to_means):
+    """Mean and covariance of normal parameters, from which ``to_means`` makes the means of the first groups."""
+    data = DATA[: len(to_means)]
+    gain = np.linalg.solve(to_means @ prior @ to_means.T + DATA_SD**2 * np.eye(len(data)), to_means @ prior).T
+    return gain @ data, prior - gain @ to_means @ prior
 
 
-def emulated_of(model, **settings):
+def emulated_of(model, evaluations=60, seed=1):
     """A quick emulation, whose doubts do not matter here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        settings = {"evaluations": 60, "random_seed": 1, "progressbar": False} | settings
-        return pk.emulate(model, **settings)
+        return pk.emulate(model, evaluations, random_seed=seed, progressbar=False)
 
 
 @pytest.fixture(scope="module")
@@ -65,21 +65,15 @@ def made():
 
 def sampled(made, **settings):
     model, emulated = made
-    settings = {"draws": 1000, "tune": 100, "chains": 2, "random_seed": 3} | settings
-    with model:
-        return pm.sample(
-            step=pk.EmulatedNUTS(emulated, transitions=1),
-            progressbar=False,
-            compute_convergence_checks=False,
-            **settings,
-        )
+    settings = {"cores": None, "draws": 1000, "tune": 100, "seed": 3} | settings
+    return sample(model, lambda: pk.EmulatedNUTS(emulated, transitions=1), **settings)
 
 
 @pytest.mark.slow
 def test_spread_is_exact_under_noise(made):
     idata = sampled(made, draws=4000)  # some 450 effective ones: a standard error of a mean is a third of the bound
     draws = np.concatenate([idata.posterior["center"].values[..., None], idata.posterior["effect"].values], axis=2)
-    mean, covariance = posterior()
+    mean, covariance = posterior(CENTER_SD**2 + EFFECT_SD**2 * np.diag([0.0, 1.0, 1.0, 1.0]), np.eye(4)[1:])
     sd = np.sqrt(np.diag(covariance))
     flat = draws.reshape(-1, 4)
     assert np.abs((flat.mean(axis=0) - mean) / sd).max() < 0.15
@@ -107,7 +101,7 @@ def test_noise_follows_the_seed():
             return found[-1]
 
         with pytest.raises(ValueError, match="too few"):
-            emulated_of(groups(noted), evaluations=20, random_seed=seed)
+            emulated_of(groups(noted), evaluations=20, seed=seed)
         return found
 
     a, b, c = map(estimates, (1, 1, 2))
@@ -118,15 +112,8 @@ def test_noise_follows_the_seed():
 
 @pytest.mark.parametrize(("settings", "said"), [({"pointwise": True}, "pointwise"), ({"reuse_noise": 0.5}, "reuses")])
 def test_estimates_that_are_not_learned_are_refused(settings, said):
-    with pm.Model() as model:
-        theta = pm.Normal("theta")
-
-        def fn(rng, theta, y):
-            return rng.standard_normal(y.shape) if "pointwise" in settings else rng.standard_normal()
-
-        pk.EstimatedLikelihood("y", fn, theta, observed=[1.0, 2.0], **settings)
     with pytest.raises(ValueError, match=said):
-        pk.emulate(model, progressbar=False)
+        pk.emulate(noisy_model(**settings), progressbar=False)
 
 
 def test_a_function_with_randomness_of_its_own_is_refused():
@@ -187,10 +174,15 @@ def test_noise_and_its_tilt_are_measured():
 # -- harder models -------------------------------------------------------------------------------------
 
 
-def test_black_boxes_shows_terms_as_noisy():
+def groups_beside_exact():
     box = wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.exp(x))
     with groups() as model:
-        pm.Normal("z", box(model["center"]), 1.0, observed=1.0)
+        pm.Normal("z", box(model["center"]), 0.5, observed=1.0)
+    return model
+
+
+def test_black_boxes_shows_terms_as_noisy():
+    with groups_beside_exact():
         table = pk.black_boxes()
     assert table["noisy"].tolist() == [False, True]
     assert table["calls"].tolist() == [1, 3]
@@ -204,13 +196,6 @@ def in_place_of_emulated():
         pm.Normal("effect", center, EFFECT_SD, shape=3)
     draws = np.random.default_rng(0).normal(size=(500, 4))
     model.emulation = SimpleNamespace(draws=draws, rhat=1.0)
-    return model
-
-
-def groups_beside_exact():
-    box = wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.exp(x))
-    with groups() as model:
-        pm.Normal("z", box(model["center"]), 0.5, observed=1.0)
     return model
 
 
@@ -229,30 +214,19 @@ def test_an_exact_black_box_beside_estimated_groups():
     assert set(emulated.emulation.noise_sd) == {"y0", "y1", "y2"}
     assert all(0.3 < sd < 3.0 for sd in emulated.emulation.noise_sd.values())  # of some dozens of pairs
     assert emulated.emulation.log_ratio_sd > 0.0
-    with model:
-        step = pk.EmulatedNUTS(emulated, transitions=1)
-        idata = pm.sample(100, tune=20, chains=1, step=step, random_seed=1, progressbar=False,
-                          compute_convergence_checks=False)  # fmt: skip
+    idata = sampled((model, emulated), draws=100, tune=20, chains=1, seed=1)
     assert idata.sample_stats["accept"].mean() > 0.3
 
 
 def test_two_groups_that_share_an_estimate_move_together():
-    def both(rng, effect, observed):
-        return exact(effect, observed) + NOISE_SD * (rng.standard_normal() - 0.5 * NOISE_SD)
-
     learned = in_place_of_emulated()
     with pm.Model():
         center = pm.Normal("center", 0.0, CENTER_SD)
         effect = pm.Normal("effect", center, EFFECT_SD, shape=3)
-        pk.EstimatedLikelihood("y", both, effect[:2], observed=DATA[:2])
+        pk.EstimatedLikelihood("y", estimate, effect[:2], observed=DATA[:2])
         pk.EstimatedLikelihood("y2", estimate, effect[2], observed=DATA[2:])
         step = pk.EmulatedNUTS(learned)
     assert [(b.tolist(), len(c)) for b, c in step.blocks] == [([0], 0), ([1, 2], 1), ([3], 1)]
-
-
-def exact(mean, observed):
-    """The log likelihood of groups."""
-    return -0.5 * np.sum((observed - mean) ** 2) / DATA_SD**2
 
 
 @pytest.mark.slow
@@ -264,8 +238,7 @@ def test_a_group_nearly_without_data_stays_at_its_prior():
         effect = pm.Normal("effect", 0.0, 1.0, shape=3)
         pk.EstimatedLikelihood("y", flat, effect[0], observed=[3.0])
         pk.EstimatedLikelihood("y1", estimate, effect[1], observed=DATA[1:2])
-    with model:
-        idata = sampled((model, emulated_of(model)), draws=500)
+    idata = sampled((model, emulated_of(model)), draws=500)
     draws = idata.posterior["effect"].values
     assert abs(draws[..., 0].mean()) < 0.3
     assert draws[..., 0].std() == pytest.approx(1.0, abs=0.25)

@@ -3,11 +3,13 @@
 import gc
 import multiprocessing
 import os
+import re
 import signal
 import time
+import warnings
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 
 import numpy as np
 import pymc as pm
@@ -20,6 +22,7 @@ from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin.emulation.evaluated import Evaluations
 from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.structure import unknown_of
+from tests.plugin.models import abc_model
 
 EIGHT = np.linspace(-2.0, 2.0, 8)[:, None]
 
@@ -104,6 +107,33 @@ def test_places_that_failed_are_kept_in_a_store(tmp_path):
         e.check_stored()
 
 
+def test_simulations_lose_nothing_else_to_calls_that_raise_and_a_worker_that_dies(tmp_path):
+    flag = tmp_path / "flag"
+    flag.touch()
+
+    def simulator(rng, theta, size):
+        if multiprocessing.parent_process() is not None:
+            with suppress(FileNotFoundError):
+                os.remove(flag)
+                os.kill(os.getpid(), signal.SIGKILL)
+        if rng.random() < 0.02:
+            raise RuntimeError("the solver gave up")
+        return rng.normal(theta, 1.0, size)
+
+    settings = {"draws": 300, "batch_size": 10, "random_seed": 1, "progressbar": False}
+    with abc_model(simulator=simulator, observed=np.ones(2)), warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        found, alone = (pk.simulate(executor=executor, **settings) for executor in (2, None))
+    assert not flag.exists()
+    assert found["prior_predictive"]["y"].equals(alone["prior_predictive"]["y"])
+    stats = found["simulation_stats"].attrs
+    assert stats["raised"] == alone["simulation_stats"].attrs["raised"] > 0
+    assert stats["worker_deaths"] == 1
+    assert stats["lost"] == 0
+    words = "; ".join(str(w.message) for w in said)
+    assert re.search(r"of 300 simulations .* failed.*the solver gave up.*A worker process died", words)
+
+
 def noisy_model():
     def log_estimate(rng, theta, observed):
         first = rng.standard_normal()
@@ -125,13 +155,11 @@ def test_estimates_under_threads_have_the_bits_of_a_serial_run():
 
 
 def test_a_model_goes_with_its_simulations():
-    with pm.Model() as model:
-        theta = pm.Normal("theta")
-        pk.KernelABC("y", lambda rng, t, size: rng.normal(t, 1.0, size), theta, observed=np.zeros(2), epsilon=1.0)
+    with abc_model() as model:
         for executor in (None, 1):
             pk.simulate(4, batch_size=2, executor=executor, random_seed=1, progressbar=False)
     gone = weakref.ref(model)
-    del model, theta
+    del model
     gc.collect()
     assert gone() is None
 

@@ -132,15 +132,10 @@ def test_an_object_that_contains_itself_is_read_once():
     assert differing(fingerprint(one), fingerprint(other)) == ["simulators"]
 
 
-def test_what_a_simulator_calls_counts(monkeypatch):
+@pytest.mark.parametrize(("name", "value"), [("STEPS", 11), ("TABLE", {"shift": 1.0}), ("helper", other_helper)])
+def test_what_a_simulator_calls_counts(name, value, monkeypatch):
     before = fingerprint(simulator)
-    monkeypatch.setattr(sys.modules[__name__], "STEPS", 11)
-    assert differing(before, fingerprint(simulator)) == ["simulators"]
-    monkeypatch.setattr(sys.modules[__name__], "STEPS", 10)
-    monkeypatch.setattr(sys.modules[__name__], "TABLE", {"shift": 1.0})
-    assert differing(before, fingerprint(simulator)) == ["simulators"]
-    monkeypatch.setattr(sys.modules[__name__], "TABLE", {"shift": 0.0})
-    monkeypatch.setattr(sys.modules[__name__], "helper", other_helper)
+    monkeypatch.setattr(sys.modules[__name__], name, value)
     assert differing(before, fingerprint(simulator)) == ["simulators"]
 
 

@@ -8,17 +8,9 @@ import pytest
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.exact_groups import Estimates
+from tests.plugin.test_estimated_groups import CENTER_SD, DATA, DATA_SD, EFFECT_SD, exact, posterior
 
-pytestmark = pytest.mark.filterwarnings("ignore:Numba will use object mode")
-
-DATA = np.array([0.4, -0.9])
-CENTER_SD, EFFECT_SD, OFFSET_SD, DATA_SD = 1.5, 0.8, 0.5, 0.7
-
-
-def exact(mean, observed):
-    """The log likelihood of a group, up to a constant."""
-    return -0.5 * np.sum((observed - mean) ** 2) / DATA_SD**2
-
+OFFSET_SD = 0.5
 
 # Noise with two values, so that the joint distribution of parameters and random numbers can be drawn exactly.
 
@@ -55,10 +47,7 @@ def posterior_of_two():
     """Mean (4,) and covariance (4, 4) of center, effects and offset."""
     prior = np.diag([CENTER_SD**2, EFFECT_SD**2, EFFECT_SD**2, OFFSET_SD**2])
     prior[:3, :3] = CENTER_SD**2 + np.diag([0.0, EFFECT_SD**2, EFFECT_SD**2])
-    to_means = np.array([[0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0]])
-    seen = to_means @ prior @ to_means.T + DATA_SD**2 * np.eye(2)
-    gain = np.linalg.solve(seen, to_means @ prior).T
-    return gain @ DATA, prior - gain @ to_means @ prior
+    return posterior(prior, np.array([[0.0, 1.0, 0.0, 1.0], [0.0, 0.0, 1.0, 1.0]]))
 
 
 def wrongly_learned():
@@ -67,7 +56,7 @@ def wrongly_learned():
         center = pm.Normal("center", 0.0, CENTER_SD)
         effect = pm.Normal("effect", center, EFFECT_SD, shape=2)
         offset = pm.Normal("offset", 0.0, OFFSET_SD)
-        pm.Normal("y", effect + offset, DATA_SD, observed=DATA + 1.2)
+        pm.Normal("y", effect + offset, DATA_SD, observed=DATA[:2] + 1.2)
     mean, covariance = posterior_of_two()
     draws = np.random.default_rng(0).multivariate_normal(mean, 1.5 * covariance, 500)
     model.emulation = SimpleNamespace(draws=draws, rhat=1.0)

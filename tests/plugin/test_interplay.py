@@ -1,6 +1,7 @@
 """What PyMC lets a user do with a model and a run, it lets them do with ours: PyMC's own samplers are the twins."""
 
 from functools import cache
+from itertools import count
 
 import arviz as az
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from pymc.sampling.mcmc import assign_step_methods
 
 import pymc_kernel as pk
+from tests.plugin.models import Ends
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The effect of Potentials"),
@@ -142,30 +144,21 @@ def test_names_of_variables_traces_and_callbacks():
     np.testing.assert_array_equal(trace.get_values("slope"), seen)
 
 
-class Interrupts:
-    """Raises an interrupt at one of its calls, as a callback or as a simulator."""
+def interrupts():
+    """Return a callback that interrupts the second chain at its thirtieth draw."""
+    draws = count(1)
 
-    def __init__(self, at):
-        self.calls_left = at
-
-    def count(self):
-        self.calls_left -= 1
-        if self.calls_left == 0:
+    def callback(trace, draw):
+        if draw.chain == 1 and not draw.tuning and next(draws) == 30:
             raise KeyboardInterrupt
 
-    def __call__(self, trace, draw):
-        if draw.chain == 1 and not draw.tuning:
-            self.count()
-
-    def simulate(self, rng, theta, size):
-        self.count()
-        return rng.normal(theta, 1.0, size)
+    return callback
 
 
 def test_an_interrupt_keeps_what_there_is():
     with line():
-        idata = SAMPLERS["sample_khmc"](callback=Interrupts(30))
-        of_pymc = pm.sample(40, tune=5, step=pm.Metropolis(), callback=Interrupts(30), **CHAINS)
+        idata = SAMPLERS["sample_khmc"](callback=interrupts())
+        of_pymc = pm.sample(40, tune=5, step=pm.Metropolis(), callback=interrupts(), **CHAINS)
     assert idata["posterior"].sizes == of_pymc["posterior"].sizes
 
 
@@ -173,7 +166,7 @@ def test_an_interrupt_of_simulations_keeps_what_there_is():
     with pm.Model():
         theta = pm.Normal("theta", 0.0, 2.0)
         block = {"observed": np.ones(3), "summary": np.mean, "epsilon": 0.3}
-        pk.KernelABC("y", Interrupts(150).simulate, theta, **block)
+        pk.KernelABC("y", Ends(150, KeyboardInterrupt, 1.0), theta, **block)
         with pytest.warns(UserWarning, match="interrupted: what is finished"):
             idata = SAMPLERS["sample_abc"]()
     assert 100 < idata["prior"].sizes["draw"] < 150

@@ -13,8 +13,11 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.simulation import likelihood_free, trust
 from pymc_kernel.plugin.warn import findings_in
 from pymc_kernel.rounds import Calibration, Checks
+from tests.plugin.models import Ends
 
 QUIET = {"chains": 4, "progressbar": False, "random_seed": 1}
+ONE = QUIET | {"chains": 1, "rounds": 1}
+FEW = QUIET | {"chains": 1, "rounds": 3, "num_simulations": 120, "draws": 50}
 NOISE = 0.5
 
 
@@ -86,8 +89,7 @@ def test_a_run_that_was_killed_goes_on_and_an_executor_changes_nothing(tmp_path)
             file.write("x")
         return rng.normal(theta, NOISE, size)
 
-    settings = {**QUIET, "num_simulations": 120, "rounds": 2, "draws": 50, "chains": 1}
-    settings["model"] = conjugate_model(simulate=counted)
+    settings = FEW | {"rounds": 2, "model": conjugate_model(simulate=counted)}
     whole = pk.sample_likelihood_free(store=tmp_path / "kept", **settings)
     assert log.stat().st_size >= 120
     log.unlink()
@@ -101,43 +103,22 @@ def test_a_run_that_was_killed_goes_on_and_an_executor_changes_nothing(tmp_path)
         pk.sample_likelihood_free(store=tmp_path / "kept", model=conjugate_model(), progressbar=False)
 
 
-class Ends:
-    """A simulator that ends at one of its calls, and says how many there were."""
-
-    def __init__(self, at, error):
-        self.calls, self.at, self.error = 0, at, error
-
-    def __call__(self, rng, theta, size):
-        self.calls += 1
-        if self.calls == self.at:
-            raise self.error
-        return rng.normal(theta, NOISE, size)
-
-
 @pytest.mark.parametrize(("at", "left"), [(41, 40), (60, 59)], ids=["before the first batch", "within a round"])
 def test_interrupted_it_returns_what_is_finished(at, left):
-    settings = {**QUIET, "num_simulations": 120, "rounds": 3, "draws": 50, "chains": 1}
     ends = Ends(at, KeyboardInterrupt)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a round that is not finished is said, and few simulations are not trusted
-        idata = pk.sample_likelihood_free(model=conjugate_model(simulate=ends), **settings)
+        idata = pk.sample_likelihood_free(model=conjugate_model(simulate=ends), **FEW)
     assert idata["prior"].sizes["draw"] == left
     assert ends.calls == at
     with pytest.raises(KeyboardInterrupt):
-        pk.sample_likelihood_free(model=conjugate_model(simulate=Ends(1, KeyboardInterrupt)), **settings)
+        pk.sample_likelihood_free(model=conjugate_model(simulate=Ends(1, KeyboardInterrupt)), **FEW)
 
 
 def test_rounds_are_kept_when_all_simulations_of_a_later_one_fail():
-    class Fails(Ends):
-        def __call__(self, *args):
-            if self.calls >= 40:
-                raise self.error
-            return super().__call__(*args)
-
-    settings = {**QUIET, "num_simulations": 120, "rounds": 3, "draws": 50, "chains": 1}
-    model = conjugate_model(simulate=Fails(0, RuntimeError("no licence")))
+    model = conjugate_model(simulate=Ends(41, RuntimeError("no licence")))
     with pytest.warns(UserWarning, match="all 40 simulations failed.*no licence.*by the rounds before"):
-        idata = pk.sample_likelihood_free(model=model, **settings)
+        idata = pk.sample_likelihood_free(model=model, **FEW)
     assert idata["prior"].sizes["draw"] == 40
 
 
@@ -147,30 +128,24 @@ def test_failed_simulations_are_left_out_and_counted():
 
     left_out = r"of 200 simulations .* NaN or infinite numbers and are left out\. Since the data were observed"
     with pytest.warns(UserWarning, match=left_out):
-        idata = pk.sample_likelihood_free(
-            num_simulations=200, rounds=1, model=conjugate_model(simulate=failing), **QUIET | {"chains": 1}
-        )
+        idata = pk.sample_likelihood_free(num_simulations=200, model=conjugate_model(simulate=failing), **ONE)
     assert 20 <= int(idata["sample_stats"]["num_failed"]) <= 60
     assert np.isfinite(idata["sample_stats"]["held_out_spread"])
     assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.8, abs=0.2)
 
 
 def test_a_simulator_that_always_fails_is_said():
-    def broken(rng, theta, size):
-        raise RuntimeError("no solver")
-
+    model = conjugate_model(simulate=Ends(1, RuntimeError("no solver")))
     with pytest.raises(ValueError, match="all 40 simulations failed; the first error: RuntimeError: no solver"):
-        pk.sample_likelihood_free(num_simulations=40, rounds=1, model=conjugate_model(simulate=broken), **QUIET)
+        pk.sample_likelihood_free(num_simulations=40, model=model, **ONE)
 
 
 @pytest.mark.long
 def test_a_posterior_that_is_too_narrow_is_said_with_the_figure():
     """A value and its square: the learned density takes them for two."""
+    settings = ONE | {"num_simulations": 300, "summary": lambda y: [y[0], y[0] ** 2]}
     with pytest.warns(UserWarning, match="posteriors of theta are too narrow: true values spread") as said:
-        idata = pk.sample_likelihood_free(
-            num_simulations=300, rounds=1, summary=lambda y: [y[0], y[0] ** 2], model=conjugate_model(),
-            **QUIET | {"chains": 1},
-        )  # fmt: skip
+        idata = pk.sample_likelihood_free(model=conjugate_model(), **settings)
     stats_of = idata["sample_stats"]
     figure = f"spread {float(stats_of['held_out_spread']):.2f} times as far"
     assert any(figure in str(one.message) for one in said)
@@ -204,9 +179,7 @@ def test_chains_that_lie_apart_are_the_error_of_learning(rng, shift, is_said):
 @pytest.mark.long
 def test_data_that_no_simulation_is_like_are_said():
     with pytest.warns(UserWarning, match="should not be trusted: the data are in a place"):
-        idata = pk.sample_likelihood_free(
-            num_simulations=100, rounds=1, model=conjugate_model(12.0), **QUIET | {"chains": 1}
-        )
+        idata = pk.sample_likelihood_free(num_simulations=100, model=conjugate_model(12.0), **ONE)
     assert "the data are in a place" in findings_in(idata["sample_stats"])[0]
 
 
@@ -223,11 +196,8 @@ def test_data_that_no_simulation_is_like_are_said():
     ],
 )
 def test_wrong_arguments_are_named_before_any_simulation(settings, error, match):
-    def never(rng, theta, size):
-        raise AssertionError("simulated")
-
     with pytest.raises(error, match=match):
-        pk.sample_likelihood_free(model=conjugate_model(simulate=never), **settings)
+        pk.sample_likelihood_free(model=conjugate_model(simulate=Ends(1, AssertionError("simulated"))), **settings)
 
 
 def test_models_that_cannot_be_learned_are_refused():

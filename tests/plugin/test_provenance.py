@@ -6,7 +6,7 @@ import pytest
 
 import pymc_kernel as pk
 from pymc_kernel.mcmc.kernel_hmc import MOVES
-from tests.plugin.models import STEPS, exact_model, noisy_model, sample
+from tests.plugin.models import STEPS, abc_model, exact_model, noisy_model, sample
 
 
 def failing_simulator(rng, theta, size):
@@ -16,16 +16,13 @@ def failing_simulator(rng, theta, size):
     return rng.normal(theta, 1.0, size)
 
 
-def simulated_model(block, **kwargs):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0.0, 1.0)
-        block("y", failing_simulator, theta, observed=np.array([0.2, 0.5, 0.9]), max_failures=1.0, **kwargs)
-    return model
+def failing_model(num_simulations):
+    settings = {"observed": np.array([0.2, 0.5, 0.9]), "max_failures": 1.0, "epsilon": 0.7}
+    return abc_model(simulator=failing_simulator, num_simulations=num_simulations, **settings)
 
 
 def test_a_block_says_how_it_estimates():
-    model = simulated_model(pk.KernelABC, epsilon=0.7, num_simulations=15)
-    idata = sample(model, pk.AdaptiveMetropolis, cores=1)
+    idata = sample(failing_model(15), pk.AdaptiveMetropolis, cores=1)
     assert int(idata["constant_data"]["y_num_simulations"]) == 15
     failed = idata["sample_stats"]["failed_share_y"].values
     assert failed.mean() == pytest.approx(0.2, abs=4 * np.sqrt(0.16 / (15 * failed.size)))
@@ -83,7 +80,7 @@ def test_moves_of_each_kind_are_counted_by_name(tmp_path, capsys):
 
 
 def test_sequential_monte_carlo_tells_its_settings():
-    with simulated_model(pk.KernelABC, epsilon=0.7, num_simulations=4):
+    with failing_model(4):
         idata = pk.sample_smc(60, kernel=pk.ASMC, chains=1, cores=1, random_seed=1, progressbar=False,
                               compute_convergence_checks=False)  # fmt: skip
     attrs = idata["smc_stats"].attrs

@@ -15,6 +15,7 @@ import pymc_kernel as pk
 from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin.model import remote
 from tests.plugin import killed_run
+from tests.plugin.models import Ends
 
 GROUPS = ("prior", "prior_predictive", "simulation_stats")
 QUIET = {"progressbar": False, "random_seed": 1}
@@ -218,18 +219,9 @@ def test_simulations_at_given_parameters():
         pk.simulate(given=given.isel(chain=0), model=model, **QUIET)
 
 
-def test_interrupted_it_returns_what_is_finished(tmp_path):
-    calls = []
-
-    def simulator(rng, theta, size):
-        calls.append(1)
-        if len(calls) == 35:
-            raise KeyboardInterrupt
-        return rng.normal(theta, 1.0, size)
-
+def test_interrupted_it_returns_what_is_finished():
     with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pm.Simulator("y", simulator, theta, observed=np.zeros(2))
+        pm.Simulator("y", Ends(35, KeyboardInterrupt), pm.Normal("theta", 0, 1), observed=np.zeros(2))
     with pytest.warns(UserWarning, match="interrupted"):
         sims = pk.simulate(100, batch_size=10, model=model, **QUIET)
     assert sims["prior"].sizes["draw"] == 30

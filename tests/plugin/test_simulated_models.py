@@ -10,6 +10,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import Status
+from tests.plugin.models import abc_model
 
 QUIET = {"progressbar": False, "random_seed": 1}
 
@@ -80,9 +81,7 @@ def test_a_simulator_that_cannot_be_pickled_runs_here():
         with lock:
             return rng.normal(theta, 1.0, size)
 
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pk.KernelABC("y", simulator, theta, observed=np.zeros(2), epsilon=0.1)
+    model = abc_model(simulator=simulator)
     assert pk.simulate(20, model=model, **QUIET)["simulation_stats"].attrs["succeeded"] == 20
     with pytest.raises(TypeError, match="cannot be sent to workers"):
         pk.simulate(20, executor=2, model=model, **QUIET)

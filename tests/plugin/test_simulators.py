@@ -8,17 +8,7 @@ import pytest
 from scipy import stats
 
 import pymc_kernel as pk
-from tests.plugin.models import normal_simulator, same_draws, sample
-
-
-def abc_model(block=pk.KernelABC, simulator=normal_simulator, **kwargs):
-    """One observation of N(theta, 1) at 1, prior N(0, 1)."""
-    settings = {"epsilon": 0.5, "num_simulations": 5} if block is pk.KernelABC else {}
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        block("y", simulator, theta, observed=np.array([1.0]), **(settings | kwargs))
-    return model
-
+from tests.plugin.models import abc_model, normal_simulator, same_draws, sample
 
 MEAN, SPREAD = 1.0 / 2.25, np.sqrt(1.25 / 2.25)  # the observation seen with noise of variance 1 + epsilon^2
 

@@ -90,10 +90,7 @@ def test_a_stuck_chain_is_reported_with_the_noise_of_the_estimate(caplog):
     def very_noisy(rng, theta, observed):
         return noisy_normal(rng, theta, observed, sd=6.0)
 
-    with pm.Model() as model:
-        theta = pm.Flat("theta", initval=0.1)
-        pk.EstimatedLikelihood("y", very_noisy, theta, observed=np.zeros(1))
-    idata = sample(model, pk.AdaptiveMetropolis, cores=2, draws=1000, chains=2)
+    idata = sample(noisy_model(very_noisy), pk.AdaptiveMetropolis, cores=2, draws=1000)
     assert int(idata["sample_stats"]["stuck_for"].max()) >= 200
     [message, *_] = [r.message for r in caplog.records if "rejected 200" in r.message]
     assert "variance of" in message
