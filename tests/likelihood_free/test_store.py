@@ -35,6 +35,8 @@ def test_other_things_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="no finished store"):
         opened(tmp_path)
+    with pytest.raises(ValueError, match=r"must be a directory.*is a file"):
+        opened(tmp_path / "notes.txt")
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 

@@ -2,6 +2,7 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 
+import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
 import pymc as pm
@@ -62,8 +63,7 @@ def report(rng, shares):
         },
         {"group": [f"g{i}" for i in range(max(np.size(s) for s in shares.values()))]},
     )
-    parts = null.isel(replicate=0, drop=True)
-    parts = xr.Dataset({name: parts[name].copy(data=s) for name, s in shares.items()}, parts.coords)
+    parts = null.isel(replicate=0, drop=True).copy(data=shares)
     joint = np.sqrt(sum(v.sum([d for d in v.dims if d != "replicate"]) for v in null.data_vars.values()).values)
     band = np.quantile(joint, [0.05, 0.95])
     test = pk.stein.KSDTest(1.0, 0.25, joint, band, 0.9, np.ones(count), None, None, None, 400, 1, 0.5)
@@ -120,11 +120,7 @@ def test_statistics_by_stage(backend):
 @pytest.mark.parametrize("backend", ["none", "matplotlib"])
 def test_densities_with_their_bands(backend, rng):
     draws = {"a": rng.normal(size=(2, 300)), "b": rng.normal([0.0, 5.0], 0.1, size=(2, 300, 2))}
-    posterior = xr.Dataset(
-        {"a": (("chain", "draw"), draws["a"]), "b": (("chain", "draw", "school"), draws["b"])},
-        {"chain": [0, 1], "draw": range(300), "school": ["x", "y"]},
-    )
-    tree = xr.DataTree.from_dict({"posterior": posterior})
+    tree = az.from_dict({"posterior": draws}, coords={"school": ["x", "y"]}, dims={"b": ["school"]})
     collection = pk.plot_density(tree, backend=backend)
     drawn = collection.viz["density"]
     assert set(drawn.data_vars) == {"a", "b"}
@@ -140,16 +136,13 @@ def test_densities_with_their_bands(backend, rng):
 
 
 def test_densities_of_what_has_none(rng):
-    posterior = xr.Dataset(
-        {
-            "count": (("chain", "draw"), rng.poisson(3.0, size=(2, 200))),
-            "fixed": (("chain", "draw"), np.ones((2, 200))),
-            "atom": (("chain", "draw"), np.maximum(rng.normal(-1.0, 1.0, size=(2, 200)), 0.0)),
-            "repeats": (("chain", "draw"), np.repeat(rng.normal(size=(2, 150)), [1, 1, 2] * 50, axis=1)),
-        },
-        {"chain": [0, 1], "draw": range(200)},
-    )
-    tree = xr.DataTree.from_dict({"posterior": posterior})
+    draws = {
+        "count": rng.poisson(3.0, size=(2, 200)),
+        "fixed": np.ones((2, 200)),
+        "atom": np.maximum(rng.normal(-1.0, 1.0, size=(2, 200)), 0.0),
+        "repeats": np.repeat(rng.normal(size=(2, 150)), [1, 1, 2] * 50, axis=1),
+    }
+    tree = az.from_dict({"posterior": draws})
     drawn = pk.plot_density(tree, backend="matplotlib").viz["density"]
     assert set(drawn.data_vars) == {"fixed", "atom", "repeats"}
     # Nothing is drawn where there is no density.
@@ -201,9 +194,8 @@ def test_rows_of_too_many_parameters(rng):
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_chosen_draws_in_pairs(backend, rng):
     names = [f"x{i}" for i in range(5)]
-    draws = {name: (("chain", "draw"), rng.normal(size=(2, 60))) for name in names}
-    draws["theta"] = (("chain", "draw", "school"), rng.normal(size=(2, 60, 2)))
-    tree = xr.DataTree.from_dict({"posterior": xr.Dataset(draws, {"school": ["a", "b"]})})
+    draws = {name: rng.normal(size=(2, 60)) for name in names} | {"theta": rng.normal(size=(2, 60, 2))}
+    tree = az.from_dict({"posterior": draws}, coords={"school": ["a", "b"]}, dims={"theta": ["school"]})
     with pm.Model(coords={"school": ["a", "b"]}) as model:
         for name in names:
             pm.Normal(name)
@@ -224,8 +216,8 @@ def test_chosen_draws_in_pairs(backend, rng):
         below, above = ([e["x"] for e in panel if e["function"] == "scatter"] for panel in (panels[1, 0], panels[0, 1]))
         assert [len(x) for x in below] == [120, 10]
         assert [len(x) for x in above] == [10]
-        np.testing.assert_array_equal(below[0], draws["x3"][1].ravel())
-        assert set(above[0]) <= set(draws["theta"][1][..., 1].ravel())
+        np.testing.assert_array_equal(below[0], draws["x3"].ravel())
+        assert set(above[0]) <= set(draws["theta"][..., 1].ravel())
     with pytest.raises(ValueError, match="x1 has no pairs"):
         pk.plot_stein_thin(tree, 10, model=model, score=lambda x: -x, var_names="x1", backend=backend)
 
@@ -247,8 +239,7 @@ def bounded():
         "angle": rng.vonmises(3.0, 4.0, size=(2, 200)),
     }
     draws |= {"below_tau": draws["below_tau"] * draws["tau"], "root": np.sqrt(draws["tau"])}
-    values = {name: (["chain", "draw", "group"][: values.ndim], values) for name, values in draws.items()}
-    return model, xr.DataTree.from_dict({"posterior": xr.Dataset(values, {"group": ["a", "b"]})})
+    return model, az.from_dict({"posterior": draws}, coords={"group": ["a", "b"]}, dims={"between": ["group"]})
 
 
 def curve(collection, name, **chosen):
@@ -311,12 +302,6 @@ def test_densities_fit_the_page(backend, bounded):
         assert set(marks["x"]) == set(tree["posterior"]["between"].sel(group="b").values.ravel()[::10])
         titles = [e["string"] for v in collection.viz["title"].data_vars.values() for e in np.atleast_1d(v.values)]
         assert titles == ["tau", "between[a]", "between[b]", "below_tau", "angle", "root"]
-
-
-def test_too_many_panels_say_what_to_do(rng):
-    draws = xr.Dataset({"x": (("chain", "draw", "i"), rng.normal(size=(1, 30, 41)))})
-    with pytest.raises(ValueError, match=r"41 subplots.*Reduce the number of plots or increase this limit"):
-        pk.plot_density(xr.DataTree.from_dict({"posterior": draws}), backend="none")
 
 
 def test_a_rule_is_plotted_as_its_calibration(rng):

@@ -138,15 +138,12 @@ STEPS_BESIDE = {
 }
 
 
-def beside(name, draws, **kwargs):
-    with counted() as model:
-        return pk.sample_khmc(draws, step=STEPS_BESIDE[name](model), chains=2, **(QUIET | kwargs))
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", STEPS_BESIDE)
 def test_posteriors_beside_other_steps(name):
-    idata = beside(name, 20_000, tune=500, cores=2, random_seed=4)
+    settings = {"tune": 500, "chains": 2, "cores": 2, "random_seed": 4} | QUIET
+    with counted() as model:
+        idata = pk.sample_khmc(20_000, step=STEPS_BESIDE[name](model), **settings)
     posterior = idata["posterior"]
     weights, mean, sd, below = summarized_exactly()
     x, k = posterior["x"].values, posterior["k"].values

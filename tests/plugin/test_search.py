@@ -152,11 +152,7 @@ def _normal_errors(x):
     pm.Normal("y", LOG_DENSITY(x), 1.0, observed=0.3)
 
 
-def _laplace_errors(x):  # whose log density has slope one above the datum, and minus one below
-    pm.Laplace("y", LOG_DENSITY(x), 1.0, observed=100.0)
-
-
-def _far_laplace_errors(x):
+def _laplace_errors(x):  # whose log density has slope one up to the datum, and minus one above
     pm.Laplace("y", LOG_DENSITY(x), 1.0, observed=5000.0)
 
 
@@ -169,7 +165,6 @@ def _far_laplace_errors(x):
         (_half_of_it, False),
         (_normal_errors, False),
         (_laplace_errors, False),
-        (_far_laplace_errors, False),
     ],
 )
 def test_a_term_of_the_log_density_is_learned_as_a_log_likelihood(likelihood, expected, rng):
@@ -212,8 +207,7 @@ waves = wrap_py([pt.dvector], [pt.dvector])(of_a_sum)
 
 def test_a_box_with_one_row_is_learned_along_the_directions_in_which_it_changes(rng):
     with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 1.0, shape=3)
-        pm.Normal("y", waves(x), 0.1, observed=[0.3, 0.9])
+        pm.Normal("y", waves(pm.Normal("x", shape=3)), 0.1, observed=[0.3, 0.9])
     search = learned_at(model, places := rng.standard_normal((40, 3)))
     fit = search.fits[0][0][0]
     along = SUM * fit.scale
@@ -226,8 +220,7 @@ def test_a_box_with_one_row_is_learned_along_the_directions_in_which_it_changes(
 def test_directions_tell_what_is_next_to_a_failure(rng):
     fails = wrap_py([pt.dvector], [pt.dvector])(lambda x: of_a_sum(x) if x @ SUM < 1.0 else np.full(2, np.nan))
     with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 1.0, shape=3)
-        pm.Normal("y", fails(x), 0.1, observed=[0.3, 0.9])
+        pm.Normal("y", fails(pm.Normal("x", shape=3)), 0.1, observed=[0.3, 0.9])
     places = rng.standard_normal((60, 3))
     search = learned_at(model, places)
     assert not np.allclose(search.fits[0][0][0].rotation, np.eye(3))
@@ -246,20 +239,13 @@ def test_several_rows_are_learned_along_their_inputs(rng):
 TIMES = np.arange(5.0)
 
 
-@wrap_py([pt.dscalar] * 3, [pt.dvector])
-def wave(height, rate, phase):
+def wave_of(height, rate, phase):
     return height * np.sin(rate * TIMES + phase)
 
 
-@wrap_py([pt.dmatrix], [pt.dmatrix])
-def twelve_waves(rows):
-    height, rate, phase = rows.T[:, :, None]
-    return height * np.sin(rate * TIMES + phase)
-
-
-@wrap_py([pt.dscalar] * 3, [pt.dscalar])
-def log_likelihood_of_wave(height, rate, phase):
-    return -0.5 * np.sum((height * np.sin(rate * TIMES + phase)) ** 2)
+wave = wrap_py([pt.dscalar] * 3, [pt.dvector])(wave_of)
+twelve_waves = wrap_py([pt.dmatrix], [pt.dmatrix])(lambda rows: wave_of(*rows.T[:, :, None]))
+log_likelihood_of_wave = wrap_py([pt.dscalar] * 3, [pt.dscalar])(lambda *x: np.asarray(-0.5 * (wave_of(*x) ** 2).sum()))
 
 
 def model_of_waves(kind):

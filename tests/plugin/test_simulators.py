@@ -13,9 +13,9 @@ from tests.plugin.models import abc_model, normal_simulator, same_draws, sample
 MEAN, SPREAD = 1.0 / 2.25, np.sqrt(1.25 / 2.25)  # the observation seen with noise of variance 1 + epsilon^2
 
 
-def assert_exact(draws, effective):
-    assert float(draws.mean()) == pytest.approx(MEAN, abs=3.5 * SPREAD / np.sqrt(effective))
-    assert float(draws.std()) == pytest.approx(SPREAD, rel=3.5 / np.sqrt(2.0 * effective))
+def assert_exact(draws, effective, mean=MEAN, spread=SPREAD):
+    assert float(draws.mean()) == pytest.approx(mean, abs=3.5 * spread / np.sqrt(effective))
+    assert float(draws.std()) == pytest.approx(spread, rel=3.5 / np.sqrt(2.0 * effective))
 
 
 @pytest.mark.machine_code
@@ -135,12 +135,9 @@ def test_a_bandwidth_that_is_wide_is_said():
     def simulator(rng, theta, size):
         return rng.normal(theta[:, None], 1.0, size)
 
-    with pm.Model():
-        theta = pm.Normal("theta", 0, 3, shape=4)
-        with pytest.warns(
-            UserWarning, match=r"bandwidth of 'y' is .* times the spread.*num_simulations=1 allow no less"
-        ):
-            pk.KernelABC("y", simulator, theta, observed=data, summary=lambda y: y.mean(axis=1), num_simulations=1)
+    settings = {"observed": data, "summary": lambda y: y.mean(axis=1), "num_simulations": 1}
+    with pytest.warns(UserWarning, match=r"bandwidth of 'y' is .* times the spread.*num_simulations=1 allow no less"):
+        model_with(pk.KernelABC, simulator, lambda: pm.Normal("theta", 0, 3, shape=4), **settings)
 
 
 @pytest.mark.filterwarnings("ignore:the bandwidth of 'y' is")
@@ -187,10 +184,7 @@ def test_synthetic_likelihood_of_normal_summaries_is_exact():
         theta = pm.Normal("theta", 0, 1)
         pk.SyntheticLikelihood("y", normal_simulator, theta, observed=data, summary=np.mean, num_simulations=10)
     draws = sample(model, pk.AdaptiveMetropolis, cores=1, draws=2000, tune=500)["posterior"]["theta"]
-    effective = float(az.ess(draws))
-    spread = 1.0 / np.sqrt(21.0)
-    assert float(draws.mean()) == pytest.approx(20 * data.mean() / 21, abs=3.5 * spread / np.sqrt(effective))
-    assert float(draws.std()) == pytest.approx(spread, rel=3.5 / np.sqrt(2 * effective))
+    assert_exact(draws, float(az.ess(draws)), 20 * data.mean() / 21, 1.0 / np.sqrt(21.0))
 
 
 def test_a_simulator_that_fails_is_counted_and_said():
@@ -244,12 +238,6 @@ def test_a_prior_that_cannot_be_drawn_needs_a_bandwidth():
         theta = pm.Flat("theta")
         with pytest.raises(ValueError, match="'y' needs epsilon: a prior cannot be drawn from"):
             pk.KernelABC("y", normal_simulator, theta, observed=np.zeros(1))
-
-
-def test_a_wrong_shape_is_named():
-    model = abc_model(simulator=lambda rng, theta, size: np.zeros(3), epsilon=1.0, summary=np.mean)
-    with pytest.raises(ValueError, match="must return a data set of that shape"):
-        pm.sample_prior_predictive(2, model=model)
 
 
 CALLS = count()

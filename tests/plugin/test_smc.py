@@ -105,15 +105,11 @@ def test_results_can_be_saved(tmp_path):
 
 
 def test_chains_of_different_length_are_padded():
-    with conjugate_model():
-        idata = pm.sample_smc(60, kernel=pk.ASMC, chains=2, cores=1, random_seed=1, **QUIET)
-    lists = [[0.1, 0.5, 1.0], [0.3, 1.0]]
-    told = np.empty(2, dtype=object)
-    told[:] = lists
-    evidence = np.empty(2, dtype=object)
-    evidence[:] = [[np.nan, np.nan, -3.0], [np.nan, -4.0]]
-    idata["sample_stats"] = xr.Dataset({"beta": ("chain", told), "log_marginal_likelihood": ("chain", evidence)})
-    tidy = smc._tidied(idata)["smc_stats"]
+    """PyMC gives one list for each chain."""
+    lists = {"beta": [[0.1, 0.5, 1.0], [0.3, 1.0]], "log_marginal_likelihood": [[np.nan, np.nan, -3.0], [np.nan, -4.0]]}
+    stats_ = xr.Dataset({name: ("chain", np.array(of_chains, dtype=object)) for name, of_chains in lists.items()})
+    posterior = xr.Dataset({"mu": (("chain", "draw"), np.zeros((2, 5)))}, {"chain": [0, 1]})
+    tidy = smc._tidied(xr.DataTree.from_dict({"posterior": posterior, "sample_stats": stats_}))["smc_stats"]
     np.testing.assert_array_equal(tidy["inverse_temperature"], [[0.1, 0.5, 1.0], [0.3, 1.0, np.nan]])
     np.testing.assert_array_equal(tidy["log_evidence"], [-3.0, -4.0])
     np.testing.assert_array_equal(tidy["num_stages"], [3, 2])

@@ -8,6 +8,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.model.priors import ModelPrior, PriorDraws, first_places, prior_draws
+from tests.plugin.models import sample
 
 
 def draws_of(model):
@@ -115,12 +116,8 @@ def test_a_chain_in_one_of_two_modes_says_so(caplog):
 
 
 def test_initial_values_of_the_user_are_kept():
-    with square_root_of_nine():
-        step = pk.AdaptiveMetropolis()
-        idata = pm.sample(
-            10, tune=200, step=step, chains=4, cores=1, initvals={"x": -3.0}, random_seed=1, progressbar=False,
-            discard_tuned_samples=False, compute_convergence_checks=False,
-        )  # fmt: skip
+    settings = {"draws": 10, "chains": 4, "cores": 1, "initvals": {"x": -3.0}, "seed": 1}
+    idata = sample(square_root_of_nine(), pk.AdaptiveMetropolis, **settings)
     assert (idata["warmup_posterior"]["x"].values[:, :20] < 0.0).all()
 
 

@@ -64,11 +64,6 @@ def test_same_draws_in_a_compound_with_nuts_and_a_discrete_step(name):
     assert (evaluations == 2).mean() > 0.3
 
 
-def test_an_exact_density_is_evaluated_once_a_draw():
-    stats_ = sample(exact_model(), pk.KAMH, cores=1)["sample_stats"]
-    assert (stats_["evaluations"] == 1).all()
-
-
 # -- right posteriors ---------------------------------------------------------------------------------
 
 

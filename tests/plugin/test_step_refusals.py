@@ -12,8 +12,6 @@ from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.plugin.model import estimated
 from tests.plugin.models import STEPS, advance, exact_model, noisy_model, noisy_normal, same_draws, sample
 
-# -- what is refused, and how ---------------------------------------------------------------------------
-
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_noisy_density_in_parts_is_refused(name):
@@ -52,13 +50,6 @@ def test_discrete_variables_are_left_to_other_steps(name):
     assert [v.name for v in step.vars] == ["x"]
 
 
-def test_a_model_of_discrete_variables_alone_is_refused():
-    with pm.Model():
-        pm.Poisson("k", 3.0)
-        with pytest.raises(ValueError, match="KAMH samples continuous variables"):
-            pk.KAMH()
-
-
 def test_too_little_tuning_is_said(caplog):
     for tune, said in ((30, True), (300, False)):
         caplog.clear()
@@ -66,14 +57,21 @@ def test_too_little_tuning_is_said(caplog):
         assert (f"{tune} tuning draws were too few" in caplog.text) is said
 
 
-def test_bad_settings_are_refused_before_any_work():
-    with exact_model():
-        with pytest.raises(ValueError, match="adaptation"):
-            pk.KAMH(adaptation="never")
-        with pytest.raises(ValueError, match="6 dimensions"):
-            pk.AdaptiveMetropolis(covariance=np.eye(2))
-        with pytest.raises(ValueError, match="6 dimensions"):
-            pk.KAMH(kernel=pk.kernels.Gaussian([1.0, 2.0]))
+@pytest.mark.parametrize(
+    ("variable", "step", "settings", "message"),
+    [
+        (lambda: pm.Poisson("k", 3.0), pk.KAMH, {}, "KAMH samples continuous variables"),
+        (lambda: pm.Normal("none", shape=0), pk.KAMH, {}, "without entries: none"),
+        (lambda: pm.Normal("x", shape=6), pk.KAMH, {"adaptation": "never"}, "adaptation"),
+        (lambda: pm.Normal("x", shape=6), pk.KAMH, {"kernel": pk.kernels.Gaussian([1.0, 2.0])}, "6 dimensions"),
+        (lambda: pm.Normal("x", shape=6), pk.AdaptiveMetropolis, {"covariance": np.eye(2)}, "6 dimensions"),
+    ],
+)
+def test_what_a_step_cannot_do_is_refused_before_any_work(variable, step, settings, message):
+    with pm.Model():
+        variable()
+        with pytest.raises(ValueError, match=message):
+            step(**settings)
 
 
 def test_a_start_without_density_is_a_clear_error():
@@ -180,13 +178,6 @@ def test_a_compound_whose_steps_see_different_densities_is_named():
     point["x"] = np.full((2, 2), np.nan)
     with pytest.raises(NonFiniteStartError, match="KAMH for z: after another step moved the chain"):
         step.step(point)
-
-
-def test_variables_without_entries_are_named():
-    with pm.Model():
-        pm.Normal("none", shape=0)
-        with pytest.raises(ValueError, match="without entries: none"):
-            pk.KAMH()
 
 
 @pytest.mark.parametrize("tune", [0, 30])
