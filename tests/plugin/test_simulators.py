@@ -135,9 +135,12 @@ def test_a_bandwidth_that_is_wide_is_said():
     def simulator(rng, theta, size):
         return rng.normal(theta[:, None], 1.0, size)
 
-    settings = {"observed": data, "summary": lambda y: y.mean(axis=1), "num_simulations": 1}
-    with pytest.warns(UserWarning, match=r"bandwidth of 'y' is .* times the spread.*num_simulations=1 allow no less"):
-        model_with(pk.KernelABC, simulator, lambda: pm.Normal("theta", 0, 3, shape=4), **settings)
+    with pm.Model():
+        theta = pm.Normal("theta", 0, 3, shape=4)
+        with pytest.warns(
+            UserWarning, match=r"bandwidth of 'y' is .* times the spread.*num_simulations=1 allow no less"
+        ):
+            pk.KernelABC("y", simulator, theta, observed=data, summary=lambda y: y.mean(axis=1), num_simulations=1)
 
 
 @pytest.mark.filterwarnings("ignore:the bandwidth of 'y' is")
