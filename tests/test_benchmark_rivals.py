@@ -1,22 +1,23 @@
-"""Rival methods that the benchmarks bring along must be correct, or the comparison is not fair."""
+"""Rival methods and formulas of the sources that the benchmarks bring along are right, or no comparison is fair."""
+
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 from scipy.stats import norm
 
-from benchmarks import austerity, glass_acceptance, kbr_rotations, lstm
+from benchmarks import austerity, glass_acceptance, history_size, kbr_rotations, kbr_sources, lstm
 from benchmarks.approximate_mcmc import make_data
 from benchmarks.auto_encoder import AutoEncoder
-from tests.reference.differences import central_differences
+from pymc_kernel.kernels import Gaussian
+from tests.reference.differences import assert_derivative, score_matching_loss
 
 
 def test_objective_of_the_auto_encoder_has_the_divergence(rng):
     fitted = AutoEncoder(0.5, 5).fit(rng.normal(size=(50, 3)), rng)
     x = rng.normal(size=(4, 3))
-    divergence = np.einsum("nii->n", central_differences(fitted.score, x))
-    expected = (divergence + 0.5 * (fitted.score(x) ** 2).sum(axis=1)).mean()
-    assert fitted.objective(x) == pytest.approx(expected, rel=1e-6)
+    assert fitted.objective(x) == pytest.approx(score_matching_loss(fitted, x), rel=1e-6)
 
 
 def mean_log_ratio(data, theta, proposed):
@@ -66,20 +67,12 @@ def test_kalman_filter_in_information_form(rng):
         np.testing.assert_allclose(filtered, mean, rtol=1e-8)
 
 
-class StandardNormal:
-    """Its own score."""
-
-    def score(self, x):
-        return -x
-
-
 def test_acceptance_along_the_exact_score(rng):
     starts, momenta = rng.normal(size=(2, 20, 3))
-    whole = glass_acceptance.acceptance(StandardNormal(), starts, momenta, lambda x: -0.5 * (x @ x))
+    normal = SimpleNamespace(score=np.negative)
+    whole = glass_acceptance.acceptance(normal, starts, momenta, lambda x: -0.5 * (x @ x))
     assert (whole > 0.99).all()
-    lost = glass_acceptance.acceptance(
-        StandardNormal(), starts, momenta, lambda x: np.nan if x[0] > 1.0 else -0.5 * (x @ x)
-    )
+    lost = glass_acceptance.acceptance(normal, starts, momenta, lambda x: np.nan if x[0] > 1.0 else -0.5 * (x @ x))
     assert (lost < whole).all()
     assert (lost > 0.3).all()  # one that is lost does not take the others along
 
@@ -92,3 +85,29 @@ def test_without_tolerance_austerity_decides_by_all_data(rng):
         ratio = mean_log_ratio(data, theta, proposed)
         for threshold, expected in ((ratio - 1e-9, True), (ratio + 1e-9, False)):
             assert austerity.is_accepted(rng, theta, proposed, threshold, data, order, critical) == (expected, 400)
+
+
+# -- formulas that are taken from the sources by their letter ----------------------------------------
+
+
+def test_importance_weights_are_those_of_a_weighted_ridge():
+    z, x, *_, ratio = kbr_sources.problem_of("weak", 2, 1)
+    gram, across, n = Gaussian(1.5)(x), Gaussian(1.5)(x, x[:7]), len(z)
+    expected = np.linalg.solve(np.diag(ratio) @ gram + n * 0.2 * np.eye(n), np.diag(ratio) @ across)
+    np.testing.assert_allclose(kbr_sources.importance_weights(gram, across, ratio, 0.2), expected, atol=1e-10)
+
+
+def test_least_squares_score_by_quadrature():
+    points, width, grid = np.random.default_rng(0).standard_normal((9, 1)), 0.7, np.linspace(-9, 9, 4001)[:, None]
+
+    def density(at, centers):
+        return (np.exp(-0.5 * (at - centers.T) ** 2 / width**2) / (width * np.sqrt(2 * np.pi))).mean(axis=1)
+
+    left_out = [density(points[[i]], np.delete(points, i, axis=0))[0] for i in range(9)]
+    expected = (density(grid, points) ** 2).sum() * (grid[1, 0] - grid[0, 0]) - 2 * np.mean(left_out)
+    assert kbr_sources.least_squares_score(points, width) == pytest.approx(expected, rel=1e-6)
+
+
+def test_gradient_of_the_banana_by_differences():
+    x = np.linspace(-2.0, 3.0, 8)
+    assert_derivative(history_size.gradient(x), history_size.TARGET.log_density, x, atol=1e-6)

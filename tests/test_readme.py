@@ -1,18 +1,18 @@
 """The README is short, its code runs as written, and what it says is right."""
 
 import re
-from pathlib import Path
 
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 import pytest
+from scipy.special import expit
+from scipy.stats import binom, norm
 
 from benchmarks import harness
 from docs.page_examples import DOCS, PAGES, README, examples_of
-from tests.reference.hospitals import posterior_means
 
-ROOT = Path(__file__).parent.parent
+ROOT = harness.ROOT
 TEXT = README.read_text()
 PROSE = re.sub(r"```.*?```", "", TEXT, flags=re.S)
 EXAMPLES = examples_of(README)
@@ -67,6 +67,20 @@ def test_a_solver_in_a_hierarchy_agrees_with_its_closed_form(tmp_path, monkeypat
         np.testing.assert_allclose(here.std(axis=(0, 1)), spread, rtol=0.15)
 
 
+def posterior_means(cured, patients=20):
+    """Return those of level and spread by quadrature: Gauss-Hermite in the latent log odds, a grid outside."""
+    nodes, weights = np.polynomial.hermite_e.hermegauss(80)
+    weights = weights / weights.sum()
+    levels, spreads = np.linspace(-3, 5, 81), np.linspace(0.01, 5, 101)
+    chances = expit(levels[:, None, None] + spreads[:, None] * nodes)
+    log_posterior = norm.logpdf(levels, 0, 2)[:, None] + norm.logpdf(spreads)
+    for number in cured:
+        log_posterior = log_posterior + np.log(binom.pmf(number, patients, chances) @ weights)
+    posterior = np.exp(log_posterior - log_posterior.max())
+    posterior /= posterior.sum()
+    return posterior.sum(axis=1) @ levels, posterior.sum(axis=0) @ spreads
+
+
 @pytest.mark.slow
 def test_noisy_likelihood_agrees_with_quadrature(tmp_path, monkeypatch):
     names = run("EstimatedLikelihood(", tmp_path, monkeypatch)
@@ -104,14 +118,12 @@ def test_a_simulator_is_learned_around_its_true_parameters(tmp_path, monkeypatch
     assert float(idata["sample_stats"]["learning_error"].max()) < 0.3
 
 
-def test_every_example_is_run_above():
-    assert len(EXAMPLES) == 4
-
-
-def test_examples_are_those_of_the_documentation():
+def test_examples_are_those_of_the_documentation_and_are_run_above():
     """The pages' own test leaves out what is run here."""
     on_pages = {example for page in PAGES for example in examples_of(page)}
+    assert len(EXAMPLES) == 4
     assert set(EXAMPLES) <= on_pages
+    assert examples_of(DOCS / "index.rst") == EXAMPLES[:1]
 
 
 def test_commands_exist():
@@ -168,11 +180,8 @@ def test_headline_numbers_are_those_of_their_table(line):
         assert np.abs(measured - float(number)).min() <= half_a_digit, number
 
 
-def test_five_headlines():
-    assert len(HEADLINES) == 5
-
-
 def test_headline_of_simulators():
+    assert len(HEADLINES) == 5
     rows = harness.rows_between(harness.RESULTS, "community")
     ours = {row[:2]: float(row[3].split()[0]) for row in map(tuple, rows) if row[2] == "pk.sample_likelihood_free"}
     best = {(row[0], row[1]): float(row[-1]) for row in rows}
@@ -193,7 +202,3 @@ def test_the_picture_says_what_the_table_says():
 
     assert same_budget.effective_draws("pk.KernelHMC") == "286"
     assert {same_budget.effective_draws(step) for step in same_budget.STEPS} == {"286", "0.3"}
-
-
-def test_documentation_begins_with_the_same_example():
-    assert examples_of(DOCS / "index.rst") == EXAMPLES[:1]

@@ -1,23 +1,14 @@
 import math
-from dataclasses import FrozenInstanceError
 
 import numpy as np
 import pytest
 from scipy import stats
-from scipy.special import logsumexp
+from scipy.special import logsumexp, softmax
 
 from benchmarks.mixtures import CLAW, SHAPES, TRIMODAL
 from pymc_kernel.density import STRUCTURES, BayesianKDE
 from pymc_kernel.density.fitted_kde import student_mixture
 from pymc_kernel.density.sites import GammaPosterior, WishartPosterior
-
-
-def leave_one_out(x, precision):
-    """Log likelihood of all points under the kernels at the others; the slow and obvious way."""
-    kernel = stats.multivariate_normal(np.zeros(x.shape[1]), np.linalg.inv(precision))
-    logs = np.array([[kernel.logpdf(a - b) for b in x] for a in x])
-    np.fill_diagonal(logs, -np.inf)
-    return (logsumexp(logs, axis=1) - math.log(len(x) - 1)).sum()
 
 
 def quadrature(x, rate):
@@ -30,7 +21,7 @@ def quadrature(x, rate):
     ]
     joint = np.array(likelihood) - len(x) * math.log(len(x) - 1) + math.log(rate) - rate * np.exp(logs) + logs
     evidence = logsumexp(joint) + math.log(logs[1] - logs[0])
-    mass = np.exp(joint - logsumexp(joint))
+    mass = softmax(joint)
     mean = mass @ np.exp(logs)
     return mean, math.sqrt(mass @ np.exp(2 * logs) - mean**2), evidence
 
@@ -60,17 +51,15 @@ def test_diagonal_in_two_dimensions_against_a_grid(rng):
     x = TRIMODAL.sample(rng, 80)
     fit = BayesianKDE("diagonal", prior_rate=0.1).fit(x)
     logs = np.linspace(-2.0, 6.0, 60)
-    squared = (x[:, None] - x) ** 2
-    joint = np.empty((60, 60))
-    for i, u in enumerate(logs):
-        for j, v in enumerate(logs):
-            inner = -0.5 * (math.exp(u) * squared[..., 0] + math.exp(v) * squared[..., 1])
-            np.fill_diagonal(inner, -np.inf)
-            likelihood = (logsumexp(inner, axis=1) + 0.5 * (u + v) - math.log(2 * math.pi * 79)).sum()
-            prior = 2 * math.log(0.1) - 0.1 * (math.exp(u) + math.exp(v)) + u + v
-            joint[i, j] = likelihood + prior
+    first, second = np.moveaxis((x[:, None] - x) ** 2, -1, 0)
+    np.fill_diagonal(first, np.inf)
+    joint = []
+    for u in logs:
+        inner = -0.5 * (math.exp(u) * first + np.exp(logs)[:, None, None] * second)
+        likelihood = (logsumexp(inner, axis=2) + 0.5 * (u + logs[:, None]) - math.log(2 * math.pi * 79)).sum(axis=1)
+        joint.append(likelihood + 2 * math.log(0.1) - 0.1 * (math.exp(u) + np.exp(logs)) + u + logs)
     evidence = logsumexp(joint) + 2 * math.log(logs[1] - logs[0])
-    mass = np.exp(joint - logsumexp(joint))
+    mass = softmax(joint)
     mean = [mass.sum(axis=1) @ np.exp(logs), mass.sum(axis=0) @ np.exp(logs)]
     np.testing.assert_allclose(np.diag(fit.precision), mean, rtol=0.04)
     assert fit.log_evidence == pytest.approx(evidence, abs=0.2)
@@ -94,7 +83,6 @@ def test_full_in_two_dimensions_against_importance_sampling():
     likelihood = (logsumexp(-0.5 * squared, axis=2) - math.log(2 * math.pi * 39)).sum(axis=1)
     likelihood += 20.0 * np.linalg.slogdet(draws)[1]
     logs = likelihood + prior.logpdf(draws.transpose(1, 2, 0)) - own.logpdf(draws.transpose(1, 2, 0))
-    assert likelihood[0] == pytest.approx(leave_one_out(x, draws[0]), rel=1e-9)
     weights = np.exp(logs - logsumexp(logs))
     assert 1.0 / (weights**2).sum() > 400
     assert logsumexp(logs) - math.log(1500) == pytest.approx(fit.log_evidence, abs=0.2)
@@ -126,9 +114,6 @@ def test_densities_so_far_off_that_squares_overflow(structure, d):
     near, far, farthest = fit.log_density(places, averaged=True)
     assert near > far > farthest == -np.inf
     assert fit.log_density(places)[-1] == -np.inf
-
-
-# -- structure ----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -164,8 +149,6 @@ def test_an_update_leaves_the_first_fit_as_it_was(rng):
     assert repr(fit) == before
     assert len(more.centers) == len(more.propagation.sites.constants) == 90
     np.testing.assert_array_equal(fit.updated(x[60:]).precision, more.precision)
-    with pytest.raises(FrozenInstanceError):
-        fit.structure = "full"
     with pytest.raises(ValueError, match=r"2 dimensions .* 1"):
         fit.updated(np.zeros((3, 2)))
 

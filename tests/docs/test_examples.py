@@ -1,42 +1,28 @@
 """The examples of the documentation's pages run as written, and what they find is right."""
 
 import math
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from docs.page_examples import PAGES, README, examples_of
 
-# What some pages find is checked here, other pages only have to run.
-CHECKS: dict[str, Callable] = {}
 # Pages whose examples take three seconds at most; those of all others are run among the long tests.
 QUICK = ("extending", "density", "surrogates")
 # What README has as well is run, and checked, by the tests of README.
 ALREADY_RUN = examples_of(README)
 
 
-def check_of(page):
-    def register(function):
-        CHECKS[page] = function
-        return function
-
-    return register
-
-
-@check_of("sample_surrogate")
 def drug_is_learned(names):
     assert names["drug"]["sample_stats"]["distance"] < 0.05
 
 
-@check_of("smc")
 def evidence_of_the_ring(names):
     # Exponential distribution of the squared distance with mean 50, and noise that is small beside it.
     evidence = names["ring"]["smc_stats"]["log_evidence"].values
     assert evidence == pytest.approx(-math.log(50) - 9 / 50, abs=0.2)
 
 
-@check_of("kernel_bayes_rule")
 def outbreak_agrees_with_the_forward_algorithm(names):
     # By the forward algorithm on a grid of rates the posterior has mean 1.256 and standard deviation 0.199.
     rate = names["outbreaks"]["posterior"]["rate"]
@@ -44,7 +30,6 @@ def outbreak_agrees_with_the_forward_algorithm(names):
     assert float(rate.std()) == pytest.approx(0.199, rel=0.35)
 
 
-@check_of("learned_likelihood")
 def queue_agrees_with_many_more_simulations(names):
     # Kernel Bayes' rule with 10,000 simulations and 800 of this method: 1.0 and .755, with spreads of .10 and .075.
     posterior = names["till"]["posterior"]
@@ -54,7 +39,6 @@ def queue_agrees_with_many_more_simulations(names):
     assert float(posterior["service"].std()) == pytest.approx(0.075, rel=0.3)
 
 
-@check_of("simulate")
 def waiting_times_agree_with_a_grid(names):
     # Twenty waiting times with mean 1/2: the log-normal prior times rate^20 exp(-10 rate).
     grid = np.linspace(0.05, 8.0, 4000)
@@ -63,6 +47,16 @@ def waiting_times_agree_with_a_grid(names):
     assert float(names["waiting"]["posterior"]["rate"].mean()) == pytest.approx(exact, rel=0.04)
     assert names["sims"]["simulation_stats"].attrs["raised"] == pytest.approx(1000, abs=130)
     assert names["both"]["prior_predictive"]["numbers"].shape == (1, 100, 6, 2)
+
+
+# What some pages find is checked here, other pages only have to run.
+CHECKS = {
+    "sample_surrogate": drug_is_learned,
+    "smc": evidence_of_the_ring,
+    "kernel_bayes_rule": outbreak_agrees_with_the_forward_algorithm,
+    "learned_likelihood": queue_agrees_with_many_more_simulations,
+    "simulate": waiting_times_agree_with_a_grid,
+}
 
 
 def test_each_check_has_its_page():

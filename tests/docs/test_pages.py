@@ -13,19 +13,9 @@ from docs.page_examples import DOCS, PAGES, PAGES_OF_METHODS, examples_of
 from docs.page_outputs import OUTPUT, mark_of
 from docs.tutorial_pages import ORDER
 from pymc_kernel.plugin.warn import UNSEEN_MODE
-from tests.test_layers import FILES
+from tests.test_layers import FILES, MATHEMATICS
 
-ARRAY_MODULES = (
-    "density",
-    "embeddings",
-    "emulation",
-    "kernels",
-    "likelihood_free",
-    "mcmc",
-    "scores",
-    "smc",
-    "stein",
-)
+ARRAY_MODULES = [module for module in MATHEMATICS if module != "rounds"]  # which has no page
 
 
 def listed_names(page):

@@ -29,11 +29,11 @@ print(x + 1)
 
 
 @pytest.fixture
-def scripts(tmp_path, monkeypatch):
-    """Scripts and their output in a folder of their own."""
+def script(tmp_path, monkeypatch):
+    """A script that is still to be written, with its output in a folder of its own."""
     monkeypatch.setattr(tutorial_pages, "OUTPUT", tmp_path / "output")
     monkeypatch.chdir(tmp_path)
-    return tmp_path
+    return tmp_path / "short.py"
 
 
 WARNING = """
@@ -50,8 +50,7 @@ logging.getLogger("pymc.step").warning("a chain is stuck")
 EXPLAINED = "\n# %% [markdown]\n# The warnings say so.\n"
 
 
-def test_a_page_has_output_pictures_and_warnings(scripts):
-    script = scripts / "short.py"
+def test_a_page_has_output_pictures_and_warnings(script):
     script.write_text(SCRIPT + WARNING + EXPLAINED)
     filters = list(warnings.filters)
     run(script)
@@ -68,16 +67,14 @@ def test_a_page_has_output_pictures_and_warnings(scripts):
     assert warnings.filters == filters
 
 
-def test_a_warning_that_the_text_does_not_speak_of_is_an_error(scripts):
-    script = scripts / "short.py"
+def test_a_warning_that_the_text_does_not_speak_of_is_an_error(script):
     script.write_text(SCRIPT + WARNING)
     run(script)
     with pytest.raises(ValueError, match="does not speak of this warning: UserWarning: mind this"):
         page_of(script)
 
 
-def test_output_belongs_to_the_code_and_not_to_the_text(scripts):
-    script = scripts / "short.py"
+def test_output_belongs_to_the_code_and_not_to_the_text(script):
     script.write_text(SCRIPT)
     with pytest.raises(ValueError, match="--run short"):
         page_of(script)

@@ -3,20 +3,14 @@
 import numpy as np
 import pytest
 
-from pymc_kernel.embeddings import (
-    ConditionalMean,
-    DensityRatio,
-    KernelBayesFilter,
-    KernelBayesRule,
-    OriginalBayesRule,
-)
+from pymc_kernel import embeddings as E
 
 ESTIMATORS = {
-    "rule": (KernelBayesRule(num_basis=30), lambda fit, y: fit.interval(y)),
-    "original": (OriginalBayesRule(num_basis=30), lambda fit, y: fit.mean(y)),
-    "ratio": (DensityRatio(num_basis=30), lambda fit, y: fit(y)),
-    "conditional": (ConditionalMean(num_basis=30), lambda fit, y: fit.weights(y)),
-    "filter": (KernelBayesFilter(state_kernel=0.5, num_basis=30), lambda fit, y: fit.filter(y).weights),
+    "rule": (E.KernelBayesRule(num_basis=30), lambda fit, y: fit.interval(y)),
+    "original": (E.OriginalBayesRule(num_basis=30), lambda fit, y: fit.mean(y)),
+    "ratio": (E.DensityRatio(num_basis=30), lambda fit, y: fit(y)),
+    "conditional": (E.ConditionalMean(num_basis=30), lambda fit, y: fit.weights(y)),
+    "filter": (E.KernelBayesFilter(state_kernel=0.5, num_basis=30), lambda fit, y: fit.filter(y).weights),
 }
 
 

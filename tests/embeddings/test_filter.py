@@ -4,6 +4,7 @@ import pytest
 from benchmarks.kbr_filter import rotating
 from pymc_kernel.embeddings import KernelBayesFilter
 from pymc_kernel.kernels import FeatureKernel, Gaussian, random_fourier_features
+from tests.embeddings.pairs import EXACT
 from tests.reference import slow_embeddings as slow
 
 GIVEN = {"regularization": 0.01, "ratio_regularization": 0.003, "state_kernel": 0.5, "observed_kernel": 1.0}
@@ -18,12 +19,7 @@ def test_filter_is_algorithm_2():
     z, x, _, y = split(0, 60, 15)
     kz, kx = Gaussian(0.8), Gaussian(1.1)
     learned = KernelBayesFilter(
-        state_kernel=kz,
-        observed_kernel=kx,
-        regularization=0.02,
-        ratio_regularization=0.01,
-        num_basis=999,
-        tolerance=1e-13,
+        state_kernel=kz, observed_kernel=kx, regularization=0.02, ratio_regularization=0.01, **EXACT
     ).fit(z, x, rng=0)
     expected = slow.filter_weights(z, kz(z), kx(x), kx(x, y).T, 0.01, 0.02)
     np.testing.assert_allclose(learned.filter(y).weights, expected, atol=1e-7)

@@ -9,8 +9,6 @@ from pymc_kernel.embeddings import ConditionalMean, KernelBayesRule, KernelMean,
 from pymc_kernel.kernels import FeatureKernel, Gaussian, Linear, Product, Sum, random_fourier_features
 from tests.embeddings.pairs import pairs
 
-# -- kernels of several variables -------------------------------------------------------------------------------
-
 
 def test_products_sums_and_features():
     z, x, _ = pairs(150)
@@ -27,9 +25,6 @@ def test_products_sums_and_features():
             wrong()
 
 
-# -- sum and chain rule --------------------------------------------------------------------------------------------
-
-
 def test_sum_and_chain_rule_against_the_marginal():
     rng = np.random.default_rng(0)
     inputs = rng.uniform(-2, 2, (800, 1))
@@ -44,13 +39,9 @@ def test_sum_and_chain_rule_against_the_marginal():
     assert product == pytest.approx(float((embedded.points * truth.points).mean()), abs=0.03)
 
 
-# -- what users get wrong ----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda z, x: KernelBayesRule(regularization="marginal"), "must be a positive number"),
         (lambda z, x: KernelBayesRule().fit(z, x, z[:, :1]), "they must agree"),
         (lambda z, x: KernelBayesRule().fit(z, x).mean(x[:, :1]), "columns"),
         (lambda z, x: KernelBayesRule().fit(z, x, z, -np.ones(len(z))), "positive number"),
@@ -107,11 +98,3 @@ def test_a_prior_out_of_reach_is_said():
     for rule in (KernelBayesRule(), OriginalBayesRule()):
         with pytest.raises(ValueError, match="zero at every training point"):
             rule.fit(z, x, 400.0 + u)
-
-
-def test_duplicates_change_nothing_but_the_count():
-    z, x, _ = pairs(80)
-    common = {"observed_kernel": Gaussian(1.0), "regularization": 0.01}
-    once = KernelBayesRule(**common).fit(z, x)
-    twice = KernelBayesRule(**common).fit(np.repeat(z, 2, axis=0), np.repeat(x, 2, axis=0))
-    np.testing.assert_allclose(once.mean(x[:5]), twice.mean(x[:5]), atol=1e-3)

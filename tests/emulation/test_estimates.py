@@ -6,7 +6,7 @@ import pytest
 from pymc_kernel.emulation import fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.scores.value_regression import log_excess
-from tests.reference import slow_emulation
+from tests.reference import slow_scores
 
 
 def learned(inputs, values, rng):
@@ -51,7 +51,7 @@ def test_the_mean_is_that_of_the_whole_process(rng):
     values = -10.0 * (inputs**2).sum(axis=1) + rng.standard_normal(60)
     fit = learned(inputs, values, rng)
     h, z = fit.hyperparameters, fit.scaled(inputs, inside=False)
-    smooth = slow_emulation.covariance(z, z, h)
+    smooth = slow_scores.prior_covariance(z, z, h)
     noise = h.nugget * np.eye(60)
     dense = values.mean() + smooth @ np.linalg.solve(smooth + noise, values - values.mean())
     assert np.isinf(fit.span)

@@ -5,8 +5,8 @@ from pymc_kernel.emulation import fit_outputs
 from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.scores.value_regression import Hyperparameters, Regression
-from tests.reference import slow_emulation
-from tests.reference.differences import central_differences
+from tests.reference import slow_scores
+from tests.reference.differences import assert_derivative, central_differences
 
 HYPER = Hyperparameters(np.array([0.5, 0.7]), 1.0, 8.0, 1e-3, 1e-7)
 
@@ -24,12 +24,11 @@ def positive(rng, n, spread=0.4):
 def test_marginal_likelihood_and_gradient_of_outputs_are_those_of_normal_ones_with_their_best_amplitudes(rng):
     z, values = rng.normal(size=(30, 2)), rng.normal(size=(30, 3)) * [1.0, 10.0, 0.1]
     data = Regression(z, values, np.zeros(30), Gaussian())
-    expected = slow_emulation.negative_log_marginal(z, values, HYPER)
+    expected = slow_scores.negative_log_marginal(z, values, HYPER)
     logs = HYPER.pack()
     found, gradient = data.negative_log_marginal(logs)
     assert found == pytest.approx(expected)
-    numeric = central_differences(lambda x: data.negative_log_marginal(x)[0], logs)
-    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-4)
+    assert_derivative(gradient, lambda x: data.negative_log_marginal(x)[0], logs, rtol=1e-4, atol=1e-4)
 
 
 def test_predictions_are_those_of_a_gaussian_process(rng):
@@ -37,7 +36,7 @@ def test_predictions_are_those_of_a_gaussian_process(rng):
     # With some noise, so that the twin's inverse has correct digits.
     values = np.stack([np.sin(x[:, 0]), x[:, 0] * x[:, 1] - 3.0], axis=1) + 0.03 * rng.normal(size=(25, 2))
     fit = fit_outputs(x, values, rng)
-    mean = slow_emulation.posterior_mean(fit.scaled(x), values, fit.scaled(new), fit.hyperparameters)
+    mean = slow_scores.posterior_mean(fit.scaled(x), values, fit.scaled(new), fit.hyperparameters)
     np.testing.assert_allclose(fit(new), mean, rtol=1e-5, atol=1e-5)
 
 
@@ -164,7 +163,7 @@ def test_held_out_outputs_are_those_of_a_fit_without_them(rng):
     held_out = held_out_outputs(fit, x, values, folds)
     left, margin = folds == 1, 0.25 * np.ptp(x[folds != 1], axis=0)
     inside = np.clip(x[left], x[~left].min(axis=0) - margin, x[~left].max(axis=0) + margin)
-    expected = slow_emulation.posterior_mean(
+    expected = slow_scores.posterior_mean(
         fit.scaled(x[~left]), values[~left], fit.scaled(inside, inside=False), fit.hyperparameters
     )
     np.testing.assert_allclose(held_out[left], expected, rtol=1e-5, atol=1e-5)
@@ -230,7 +229,7 @@ def test_outputs_as_they_may_be_have_the_spread_of_a_gaussian_process(rng):
 
     def covariance(a, b):
         scaled = (fit.scaled(x, inside=False) for x in (a, b))
-        return slow_emulation.covariance(*scaled, fit.hyperparameters)
+        return slow_scores.prior_covariance(*scaled, fit.hyperparameters)
 
     gram = covariance(x, x) + fit.hyperparameters.nugget * np.eye(25)
     cross = covariance(x, new)

@@ -1,7 +1,5 @@
 """Settings and transitions of chains on odd targets: no draw may fail, whatever the log density says."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,7 +7,7 @@ from hypothesis import strategies as st
 
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.scores import Finite, Lite, Nystrom, Values
-from tests.fuzz.contract import kept
+from tests.fuzz.contract import answered, kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds
 
 NAMES = ("position", "log density", "covariance", "length_scale")
@@ -23,12 +21,6 @@ SAMPLERS = {
     "finite": (kernel_hmc, kernel_hmc.Config(Finite(num_features=10), max_steps=3, noisy=True)),
     "nystrom": (kernel_hmc, kernel_hmc.Config(Nystrom(num_basis=3), max_steps=3)),
 }
-
-
-def state_of(call):
-    """Return what ``kept`` does for a state, which has rooms that nothing is in yet."""
-    found = kept(lambda: SimpleNamespace(state=call()), NAMES)
-    return None if found is None else found.state
 
 
 def targets(rng, scale):
@@ -75,12 +67,12 @@ def test_no_target_ends_a_chain(sampler, name, rng, d, scale, num_tune):
 @given(data=st.data(), d=dimensions(), level=st.floats())
 def test_starts(module, data, d, level):
     position = data.draw(arrays((d,)))
-    state = state_of(lambda: module.init(position, level, module.Config()))
+    state = answered(lambda: module.init(position, level, module.Config()), NAMES)
     if state is not None:
         assert state.position.dtype == float
         np.testing.assert_array_equal(state.position, np.asarray(position, dtype=float))
         place = data.draw(arrays((data.draw(st.sampled_from([d, d, d, 4])),)))
-        moved = state_of(lambda: module.relocate(state, place, level))
+        moved = answered(lambda: module.relocate(state, place, level), NAMES)
         assert moved is None or moved.position.shape == (d,)
 
 
@@ -89,7 +81,7 @@ def test_covariances(data, d):
     given_covariance = data.draw(arrays((d, data.draw(st.sampled_from([d, d, 2])))))
     config = kept(lambda: adaptive_metropolis.Config(covariance=given_covariance), NAMES)
     if config is not None:
-        state = state_of(lambda: adaptive_metropolis.init(np.zeros(d), 0.0, config))
+        state = answered(lambda: adaptive_metropolis.init(np.zeros(d), 0.0, config), NAMES)
         if state is not None:
             covariance = np.tril(np.asarray(given_covariance, dtype=float))
             found = np.tril(state.factor @ state.factor.T)

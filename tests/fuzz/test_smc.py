@@ -1,6 +1,4 @@
-"""Tempering, moves and population Monte Carlo on every kind of array and odd targets."""
-
-from types import SimpleNamespace
+"""Tempering, moves, population Monte Carlo and weights of particles on every kind of array and odd targets."""
 
 import numpy as np
 import pytest
@@ -10,7 +8,7 @@ from hypothesis import strategies as st
 from pymc_kernel import smc
 from pymc_kernel.scores import Finite, Lite, Values
 from pymc_kernel.smc import normalized, population
-from tests.fuzz.contract import kept
+from tests.fuzz.contract import answered, kept
 from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
 
 NAMES = (
@@ -24,12 +22,6 @@ MOVES = {
     "values": smc.Hamiltonian(Values(max_iterations=2), max_steps=2),
     "lite": smc.Hamiltonian(Lite(), max_steps=2),
 }
-
-
-def state_of(call):
-    """Return what ``kept`` does for a state, which may hold NaN: log densities of places that cannot be."""
-    found = kept(lambda: SimpleNamespace(state=call()), NAMES)
-    return None if found is None else found.state
 
 
 def numbers(rng, x, kind):
@@ -54,10 +46,10 @@ def test_stages(moves, data, rng, prior, likelihood):
         return numbers(rng, places, prior), numbers(rng, places, likelihood)
 
     config = smc.Config(moves, max_moves=4, num_folds=data.draw(st.sampled_from([1, 2, 4])))
-    state = state_of(lambda: smc.init(smc.Evaluated(x, *evaluate(x))))
+    state = answered(lambda: smc.init(smc.Evaluated(x, *evaluate(x))), NAMES)
     if state is None:
         return
-    found = state_of(lambda: smc.step(rng, state, evaluate, config)[0])
+    found = answered(lambda: smc.step(rng, state, evaluate, config)[0], NAMES)
     if found is not None:
         assert np.isfinite(found.particles.positions).all()
         assert 0.0 < found.inverse_temperature <= 1.0
@@ -89,5 +81,40 @@ def test_population(data, d, rng, kind):
 def test_units_of_particles_do_not_matter(scale, rng, d):
     x = scale * rng.standard_normal((20, d))
     state = smc.init(smc.Evaluated(x, np.zeros(20), np.zeros(20)))
-    found = state_of(lambda: smc.step(rng, state, lambda y: (np.zeros(20), np.zeros(20)), smc.Config(smc.Walk())))
+    found = answered(
+        lambda: smc.step(rng, state, lambda y: (np.zeros(20), np.zeros(20)), smc.Config(smc.Walk())), NAMES
+    )
     assert found is not None or abs(np.log10(scale)) > 100
+
+
+def vectors():
+    return sizes().flatmap(lambda n: arrays((n,)))
+
+
+@given(vectors())
+def test_means_and_shares(logs):
+    total = kept(lambda: smc.log_mean_exp(logs), ("log_values",))
+    if total is not None:
+        logs = np.asarray(logs, dtype=float)
+        rounding = 1e-9 * abs(logs.max())
+        assert logs.max() - np.log(logs.size) - rounding <= total <= logs.max() + rounding
+    share = kept(lambda: smc.effective_share(logs), ("log_weights",))
+    assert share is None or share == 0.0 or 1.0 / np.size(logs) - 1e-9 <= share <= 1.0 + 1e-9
+    weights = kept(lambda: smc.normalized(logs), ("log_weights",))
+    assert weights is None or abs(weights.sum() - 1.0) < 1e-9
+
+
+@given(logs=vectors(), where=st.sampled_from([0.0, 0.5, 1.0, -1.0, np.nan]), wanted=st.floats())
+def test_temperatures(logs, where, wanted):
+    names = ("log_likelihood", "inverse_temperature", "wanted_share")
+    found = kept(lambda: smc.next_temperature(logs, where, wanted), names)
+    assert found is None or where <= found <= 1.0
+
+
+@given(rng=seeds(), weights=vectors(), size=st.integers(-1, 9))
+def test_resampling(rng, weights, size):
+    found = kept(lambda: smc.resample(rng, weights, size), ("weights", "size"))
+    if found is not None:
+        assert len(found) == size
+        assert (np.diff(found) >= 0).all()
+        assert (np.asarray(weights, dtype=float)[found] > 0).all()

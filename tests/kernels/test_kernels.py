@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
+from scipy.spatial.distance import cdist
 
 from pymc_kernel import kernels as K
 from pymc_kernel.errors import NotDifferentiableError
-from pymc_kernel.kernels import base
+from pymc_kernel.kernels import base, profiles
 from tests.reference import slow_kernels as slow
-from tests.reference.differences import central_differences
+from tests.reference.differences import assert_derivative
 
-H = 1e-4  # steps of central differences
 SCALE = np.array([0.7, 1.9, 1.2])
 DOT = [K.Linear(SCALE, constant=0.3), K.Polynomial(SCALE, degree=3)]
 RADIAL = [
@@ -43,8 +43,7 @@ def test_values_equal_the_textbook_formula(kernel, points, monkeypatch):
 @pytest.mark.parametrize("kernel", SMOOTH, ids=name)
 def test_derivatives_equal_finite_differences(kernel, points):
     x, y = points
-    expected = central_differences(lambda a: slow.twin(kernel, a, y)[0], x, H)
-    np.testing.assert_allclose(kernel.gradient(x, y), expected, atol=1e-6, rtol=1e-6)
+    assert_derivative(kernel.gradient(x, y), lambda a: slow.twin(kernel, a, y)[0], x, 1e-4, atol=1e-6, rtol=1e-6)
 
 
 @pytest.mark.parametrize("kernel", SMOOTH, ids=name)
@@ -71,7 +70,8 @@ def test_random_features_approximate_the_kernel(kernel, points, rng):
 
 def test_median_heuristic(rng):
     points = rng.normal(size=(40, 3))
-    assert K.median_distance(points) == pytest.approx(slow.median_of_distances(points), rel=1e-12)
+    distances = cdist(points, points)[np.triu_indices(40, 1)]
+    assert K.median_distance(points) == pytest.approx(np.median(distances), rel=1e-12)
     many = rng.normal(size=(5000, 3))
     approximate = K.median_distance(many, np.random.default_rng(1))
     assert approximate == K.median_distance(many, np.random.default_rng(1))
@@ -107,3 +107,37 @@ def test_what_a_kernel_does_not_have_is_named():
         K.Laplace(1.0).gradient(np.zeros((2, 3)))
     with pytest.raises(TypeError, match="radial"):
         K.random_fourier_features(K.Linear(), 3, 2, np.random.default_rng())
+
+
+def test_exponential_to_the_last_places(rng):
+    x = np.concatenate([rng.uniform(-700, 700, 2000), rng.normal(size=2000), [0.0, -0.0, -1e-300]])
+    out = x.copy()
+    profiles.exp_in_place(out)
+    np.testing.assert_allclose(out, np.exp(x), rtol=5e-16)
+    far = np.array([-1e4, -np.inf])
+    profiles.exp_in_place(far)
+    assert (far < 1e-300).all()
+
+
+@pytest.mark.parametrize("kernel", [*RADIAL[:4], K.RationalQuadratic(alpha=1.0)], ids=name)
+def test_derivatives_at_once_are_those_apart(kernel, rng):
+    argument = np.append(rng.gamma(1.0, 3.0, size=39) + 1e-3, 0.0)
+    found, expected = np.empty((3, 40)), np.empty(40)
+    profiles.fill_derivatives(kernel.family, *kernel.shape_parameters, argument, *found)
+    for order in range(3):
+        profiles.fill_profile(kernel.family, *kernel.shape_parameters, order, argument, expected)
+        np.testing.assert_allclose(found[order], expected, rtol=1e-13)
+
+
+def test_profile_derivatives_of_every_order():
+    s = np.array([0.1, 0.9, 3.0])
+    h = 1e-5
+    smooth = (K.Gaussian(1.0), K.RationalQuadratic(1.0, alpha=0.7), K.InverseMultiquadric(1.0))
+    for kernel in (*smooth, K.Matern32(1.0), K.Matern52(1.0), K.Laplace(1.0)):
+        a, b = kernel.shape_parameters
+        for order in range(1, 5 if kernel in smooth else 3):
+            up, down, exact = np.empty(3), np.empty(3), np.empty(3)
+            profiles.fill_profile(kernel.family, a, b, order - 1, s + h, up)
+            profiles.fill_profile(kernel.family, a, b, order - 1, s - h, down)
+            profiles.fill_profile(kernel.family, a, b, order, s, exact)
+            np.testing.assert_allclose(exact, (up - down) / (2 * h), rtol=1e-7)

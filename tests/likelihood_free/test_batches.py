@@ -117,8 +117,7 @@ def test_closing_ends_no_process_of_others():
 
 
 def test_workers_serve_many_runs_and_are_replaced_between_them():
-    workers = Workers(2)
-    try:
+    with Workers(2) as workers:
         first = {b.result for b in workers.run(process_number, range(8), one)}
         assert {b.result for b in workers.run(process_number, range(8), one)} <= first
         assert workers.deaths == 0
@@ -127,8 +126,6 @@ def test_workers_serve_many_runs_and_are_replaced_between_them():
         assert sorted(b.result for b in workers.run(square, range(8), one)) == [i**2 for i in range(8)]
         assert workers.deaths == 1
         assert os.getpid() not in first
-    finally:
-        workers.close()
 
 
 def process_number(index):

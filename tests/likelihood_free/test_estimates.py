@@ -1,3 +1,5 @@
+from unittest.mock import Mock
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -80,15 +82,8 @@ def test_unbiased_normal_density(m):
 
 
 def test_failing_simulators_are_counted():
-    answers = iter([1.0, ValueError("no"), np.nan, np.inf, 2.0])
-
-    def simulate():
-        answer = next(answers)
-        if isinstance(answer, Exception):
-            raise answer
-        return np.array([answer])
-
-    found = simulate_repeatedly(simulate, None, 5)
+    one, *others = np.array([[1.0], [np.nan], [np.inf], [2.0]])
+    found = simulate_repeatedly(Mock(side_effect=[one, ValueError("no"), *others]), None, 5)
     np.testing.assert_array_equal(np.ravel(found.summaries), [1.0, 2.0])
     assert found.failed == 3
     assert str(found.first_error) == "no"

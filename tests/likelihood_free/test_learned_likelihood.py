@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood import learned
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Marginals
-from tests.reference.differences import central_differences
+from tests.reference.differences import assert_derivative, central_differences
 
 ALONE = LearnedLikelihood(num_replicates=0)
 
@@ -164,8 +164,7 @@ def test_gradient_is_the_derivative(simulate):
     x = simulate(rng, theta)[0]
     value, gradient = fit.log_density_and_gradient(theta, x)
     np.testing.assert_array_equal(value, fit.log_density(theta, x))
-    numeric = central_differences(lambda places: fit.log_density(places, x), theta)
-    np.testing.assert_allclose(gradient, numeric, rtol=1e-4, atol=1e-5)
+    assert_derivative(gradient, lambda places: fit.log_density(places, x), theta, rtol=1e-4, atol=1e-5)
 
 
 def test_one_observation_for_all_and_one_for_each():
@@ -177,15 +176,13 @@ def test_one_observation_for_all_and_one_for_each():
     np.testing.assert_allclose(fit.log_density(theta, np.tile(x[0], (6, 1))), fit.log_density(theta, x[0]), rtol=1e-10)
 
 
-@pytest.mark.parametrize("unit", [1e6, 1e-6])
-def test_units_change_nothing_but_the_density_of_units(unit):
+def test_units_change_nothing_but_the_density_of_units():
     rng, theta = fresh(1, 300, 2)
     x = spreading(rng, theta)[0]
-    fits = [ALONE.fit(theta, x * u, np.random.default_rng(1)) for u in (1.0, unit)]
-    plain, scaled = (fit.log_density(theta, x * u) for fit, u in zip(fits, (1.0, unit), strict=True))
-    np.testing.assert_allclose(scaled + 2.0 * np.log(unit), plain, atol=1e-3)
-    shifted = ALONE.fit(1e3 * theta - 5.0, x, np.random.default_rng(1))
-    np.testing.assert_allclose(shifted.log_density(1e3 * theta - 5.0, x), plain, atol=1e-3)
+    given = (theta, 1.0), (theta, 1e6), (theta, 1e-6), (1e3 * theta - 5.0, 1.0)
+    fits = [ALONE.fit(places, x * unit, np.random.default_rng(1)) for places, unit in given]
+    plain, *others = (f.log_density(p, x * unit) + 2.0 * np.log(unit) for f, (p, unit) in zip(fits, given, strict=True))
+    np.testing.assert_allclose(others, np.tile(plain, (3, 1)), atol=1e-3)
 
 
 def test_gross_outliers_have_a_share_of_their_own():
@@ -267,6 +264,8 @@ def test_mistakes_are_named():
         fit.log_density(theta, np.zeros(3))
     with pytest.raises(ValueError, match="summaries must have"):
         ALONE.fit(theta, x[:50], rng)
+    with pytest.raises(ValueError, match="made at 5 different parameters"):
+        ALONE.fit(np.repeat(theta[:5], 20, axis=0), x, rng)
 
 
 def test_far_from_all_simulations_there_is_no_nan():

@@ -10,12 +10,16 @@ from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap, make_features
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, Marginals, candidates
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
-from tests.reference.differences import central_differences
+from tests.reference.differences import assert_derivative, central_differences
+
+
+@pytest.fixture
+def rng():
+    return np.random.default_rng(1)
 
 
 @pytest.mark.parametrize("num_dims", [1, 3, 8])
-def test_derivatives_of_features(num_dims):
-    rng = np.random.default_rng(1)
+def test_derivatives_of_features(num_dims, rng):
     z = rng.standard_normal((60, num_dims))
     features = make_features(z, rng, 5, 12, metric=0.5 * rng.standard_normal((num_dims, num_dims)))
     values = features(z)
@@ -23,13 +27,10 @@ def test_derivatives_of_features(num_dims):
     assert features.has_fine == (num_dims < 7)
     factors = rng.standard_normal(values.shape)
     found = features.pull_back(z, values, factors)
-    np.testing.assert_allclose(
-        found, central_differences(lambda p: (features(p) * factors).sum(axis=1), z), rtol=1e-5, atol=1e-6
-    )
+    assert_derivative(found, lambda p: (features(p) * factors).sum(axis=1), z, rtol=1e-5, atol=1e-6)
 
 
-def test_whitened_bumps_have_the_kernel_as_covariance():
-    rng = np.random.default_rng(1)
+def test_whitened_bumps_have_the_kernel_as_covariance(rng):
     z = rng.uniform(-1.0, 1.0, (200, 2))
     features = make_features(z, rng, 5, 40)
     matrix, blocks = features.whitened()
@@ -52,9 +53,8 @@ def test_parameter_maps_are_standardized(kind):
 
 
 @pytest.fixture
-def three_of_twelve():
+def three_of_twelve(rng):
     """Features (400, 13), responses that three of them have an effect on, and blocks of features."""
-    rng = np.random.default_rng(1)
     x = np.hstack([np.ones((400, 1)), rng.standard_normal((400, 12))])
     y = 3.0 + x[:, 1:4] @ [1.0, -2.0, 0.5] + 0.5 * rng.standard_normal(400)
     blocks = (Block("real", 1, 4), Block("none", 4, 9), Block("neither", 9, 13))
@@ -89,8 +89,7 @@ def test_blocks_that_go_out_in_the_last_iteration_are_out_of_everything(three_of
     np.testing.assert_allclose(fit.weights[fit.active], covariance @ part.T @ y / 0.25, rtol=1e-8)
 
 
-def test_a_feature_that_is_zero_is_left_out():
-    rng = np.random.default_rng(1)
+def test_a_feature_that_is_zero_is_left_out(rng):
     x = np.column_stack([np.ones(20), rng.standard_normal(20), np.zeros(20)])
     y = 5.0 * x[:, 1] + rng.standard_normal(20)
     blocks = (Block("some", 1, 2), Block("zero", 2, 3))
@@ -122,24 +121,22 @@ def some_residuals(rng):
 
 
 @pytest.mark.parametrize("number", range(5))
-def test_residuals_are_densities(number):
-    rng = np.random.default_rng(1)
+def test_residuals_are_densities(number, rng):
     residuals = some_residuals(rng)[number]
     grid = np.linspace(-25.0, 25.0, 801)
     points = np.stack(np.meshgrid(grid, grid), axis=-1).reshape(-1, 2)
     density = np.exp(residuals.log_density_and_slope(points)[0])
     assert abs(density.sum() * (grid[1] - grid[0]) ** 2 - 1.0) < 2e-3
     some = 2.0 * rng.standard_normal((30, 2))
-    numeric = central_differences(lambda p: residuals.log_density_and_slope(p)[0], some)
-    np.testing.assert_allclose(residuals.log_density_and_slope(some)[1], numeric, rtol=1e-5, atol=1e-6)
+    slope = residuals.log_density_and_slope(some)[1]
+    assert_derivative(slope, lambda p: residuals.log_density_and_slope(p)[0], some, rtol=1e-5, atol=1e-6)
     draws = residuals.sample(40_000, rng)
     np.testing.assert_allclose(
         np.cov(draws.T), np.cov(points.T, aweights=density / density.sum()), atol=0.03 * draws.var(axis=0).max()
     )
 
 
-def test_probabilities_of_intervals():
-    rng = np.random.default_rng(1)
+def test_probabilities_of_intervals(rng):
     mixture = Marginals.start(np.empty((1, 2)), 2)
     noise = np.array([[0.3, -1.0], [4.0, 30.0], [-60.0, 0.0]])
     below, above = np.full(noise.shape, 0.4), np.full(noise.shape, 0.6)
@@ -163,8 +160,7 @@ def test_probabilities_of_intervals():
 
 
 @pytest.mark.parametrize("kind", ["identity", "log", "log_shifted", "sqrt", "asinh"])
-def test_functions_of_summaries_and_their_inverses(kind):
-    rng = np.random.default_rng(1)
+def test_functions_of_summaries_and_their_inverses(kind, rng):
     x = rng.lognormal(size=(100, 2))
     x[:, 1] = 3.0
     transform = SummaryMap.of(x, (kind,))
@@ -175,8 +171,7 @@ def test_functions_of_summaries_and_their_inverses(kind):
     np.testing.assert_allclose(transform.log_slope(x), np.log(numeric), rtol=1e-4, atol=1e-4)
 
 
-def test_the_function_that_makes_things_simple_is_found():
-    rng = np.random.default_rng(1)
+def test_the_function_that_makes_things_simple_is_found(rng):
     theta = rng.uniform(-4.0, 4.0, (600, 2))
     shown = np.stack([np.exp(0.5 * theta[:, 0]), 1.0 / (1.0 + np.exp(-theta[:, 1]))], axis=1)
     x = np.exp(theta[:, :1] + 0.3 * rng.standard_normal((600, 1)))
@@ -202,9 +197,8 @@ def test_data_whose_scale_is_a_parameter_are_learned_in_logarithms(seed):
     assert np.abs(missing).max() < 6.0
 
 
-def test_proportions_are_learned_as_multiples_of_a_step():
+def test_proportions_are_learned_as_multiples_of_a_step(rng):
     """A density of numbers on a grid has a wall beside each; under a wide prior most are nearly 0 or 1."""
-    rng = np.random.default_rng(1)
     theta = rng.normal(0.0, 3.0, (1000, 1))
     chance = 1.0 / (1.0 + np.exp(-theta))
     shares = rng.binomial(20, chance) / 20
@@ -221,8 +215,7 @@ def test_proportions_are_learned_as_multiples_of_a_step():
     np.testing.assert_allclose(np.exp(found[:, 300:700]).sum(axis=0), 1.0, atol=0.1)
 
 
-def test_what_is_on_a_grid_and_what_is_not():
-    rng = np.random.default_rng(1)
+def test_what_is_on_a_grid_and_what_is_not(rng):
     columns = [rng.standard_normal(200), rng.poisson(3.0, 200) / 7.0, rng.poisson(30.0, 200) * 1.0]
     columns.append(rng.integers(0, 1000, 200) / 1000 - 0.5)
     found = SummaryMap.of(np.stack(columns, axis=1))
@@ -230,9 +223,8 @@ def test_what_is_on_a_grid_and_what_is_not():
     np.testing.assert_allclose(found.step, [1.0, 1 / 7, 1.0, 0.001])
 
 
-def test_what_follows_from_other_summaries_is_left_out():
+def test_what_follows_from_other_summaries_is_left_out(rng):
     """A copy, a sum in other units, a constant, and the last of three counts that have a total."""
-    rng = np.random.default_rng(1)
     theta = rng.normal(size=(200, 2))
     shares = np.exp(np.column_stack([theta, np.zeros(200)]))
     counts = np.array([rng.multinomial(20, row / row.sum()) for row in shares]).astype(float)
@@ -259,9 +251,8 @@ def test_what_follows_from_other_summaries_is_left_out():
     assert not far.is_possible(1e6 + np.array([[1.0, 1.0, 1.01, 1.01]])).any()
 
 
-def test_fractions_with_zeros_are_not_rooted():
+def test_fractions_with_zeros_are_not_rooted(rng):
     """The slope of a square root is infinite at zero, and so would be the density of a zero."""
-    rng = np.random.default_rng(1)
     parameters = rng.normal(size=(400, 1))
     summaries = np.sqrt(rng.poisson(np.exp(parameters)).astype(float))
     assert (summaries == 0.0).sum() > 50
@@ -274,9 +265,8 @@ def test_fractions_with_zeros_are_not_rooted():
 @pytest.mark.parametrize(
     ("distribution", "largest"), [(expon(-1.0, 1.0), 0.05), (uniform(-1.7, 3.4), 0.05), (norm(), 0.02)]
 )
-def test_residuals_that_end_at_an_edge(distribution, largest):
+def test_residuals_that_end_at_an_edge(distribution, largest, rng):
     """The best of the candidates is near the truth: .06 to .09 nats off by components of the same middle."""
-    rng = np.random.default_rng(1)
     noise = distribution.rvs((800, 1), random_state=rng)
     fresh = distribution.rvs((20_000, 1), random_state=rng)
     scores = [m().log_densities(fresh).mean() for members in candidates(noise, np.ones(800), rng) for m in members]

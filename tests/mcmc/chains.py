@@ -16,17 +16,22 @@ def proposal_covariance(position, learned, config, scale):
     return learned.factor @ (gamma**2 * np.eye(len(local)) + nu**2 * local) @ learned.factor.T
 
 
+def seen(state, points, values):
+    """Return the state of a chain in the bulk that has visited and evaluated these places, too."""
+    evaluated, visited = state.evaluated, state.visited
+    for x, value in zip(points, values, strict=True):
+        evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
+    return state._replace(evaluated=evaluated, visited=visited, arrival=None)
+
+
 def misled(rng, estimator):
     """A state whose surrogate was learned from another distribution: wrong place, wrong scale, no bend."""
     config = kh.Config(estimator)
-    state = kh.init(np.zeros(2), 0.0, config)
     points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
-    evaluated, visited = state.evaluated, state.visited
-    for x in points:
-        value = -0.5 * (((x - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum() + 0.3 * np.sin(x[0])
-        evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
+    values = -0.5 * (((points - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum(axis=1) + 0.3 * np.sin(points[:, 0])
+    state = seen(kh.init(np.zeros(2), 0.0, config), points, values)
     walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
-    state = state._replace(evaluated=evaluated, visited=visited, walk=walk, arrival=None)
+    state = state._replace(walk=walk)
     return kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config), config
 
 
@@ -49,10 +54,10 @@ def run(module, rng, log_density, start, config=None, tune=800, draws=2000, stat
 
 
 def moved(rng, target, begin, step, num_points, num_steps):
-    """Draw exactly from the target, move each point by a frozen transition from the state ``begin(x)``."""
+    """Draw exactly from the target, move each by a frozen transition from the state ``begin(x, log density)``."""
     points = target.sample(rng, num_points)
     for i, x in enumerate(points):
-        state = begin(x)
+        state = begin(x, target.log_density(x))
         for _ in range(num_steps):
             state, _ = step(rng, state, target.log_density)
         points[i] = state.position

@@ -49,11 +49,7 @@ def test_switches_turn_learning_off(rng):
 def test_frozen_transition_leaves_the_target_invariant(rng):
     target = correlated_gaussian(num_dims=3, condition=50.0)
     config = am.Config(covariance=np.diag([1.0, 0.3, 0.1]), scale=1.0)
-
-    def begin(x):
-        return am.init(x, target.log_density(x), config)
-
-    points = moved(rng, target, begin, partial(am.step, config=config), 8000, 5)
+    points = moved(rng, target, partial(am.init, config=config), partial(am.step, config=config), 8000, 5)
     assert stats.kstest(target.level(points), stats.chi2(3).cdf).pvalue > 1e-4
 
 

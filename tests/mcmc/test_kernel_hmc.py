@@ -1,4 +1,6 @@
 import math
+from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -24,10 +26,7 @@ def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
         accepted.append(info.accepted)
         return after, info
 
-    def begin(x):
-        return kh.relocate(state, x, BANANA.log_density(x))
-
-    points = moved(rng, BANANA, begin, step, 2500, 5)
+    points = moved(rng, BANANA, partial(kh.relocate, state), step, 2500, 5)
     assert np.mean(accepted) > 0.02
     assert worst_p_value(points) > 1e-4
 
@@ -83,14 +82,9 @@ def test_nothing_changes_after_tuning(rng):
 
 def test_surrogate_moves_are_nearly_independent_draws_on_a_banana(rng):
     target = banana(0.1, 25.0, num_dims=4)
-    calls = []
-
-    def counted(x):
-        calls.append(x)
-        return target.log_density(x)
-
+    counted = Mock(side_effect=target.log_density)
     draws, state = run(kh, rng, counted, np.full(4, 2.0), tune=1000, draws=2000)
-    assert len(calls) <= 3001
+    assert counted.call_count <= 3001
     assert smallest_bulk_ess(draws[None]) > 400
     thinned = target.level(draws[::10])  # to near independence
     assert stats.kstest(thinned, stats.chi2(4).cdf).pvalue > 1e-4
@@ -104,3 +98,39 @@ def test_score_matching_surrogates_move(name, rng):
     assert state.fit is not None
     assert smallest_bulk_ess(draws[None]) > 75
     np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.25)
+
+
+# -- trajectories ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("work", [0.0, 1e6])
+def test_many_chains_at_once_are_those_one_by_one(work, rng):
+    """Bit for bit, in one thread or several."""
+    x = rng.normal(size=(60, 3))
+    expansion = S.Values().fit(x, np.sin(x).sum(axis=1) - 0.5 * (x**2).sum(axis=1), rng, noisy=False).expansion
+    momenta, uniforms = rng.standard_normal((20, 4, 3)), rng.random((20, 4))
+    lengths, sizes = rng.integers(1, 9, (20, 4)), rng.uniform(0.1, 1.5, (20, 4))
+    together = trajectory.surrogate_chains(x[:20], momenta, uniforms, lengths, sizes, expansion, work)
+    for i in range(20):
+        one = (a[i : i + 1] for a in (x, momenta, uniforms, lengths, sizes))
+        for many, alone in zip(together, trajectory.surrogate_chains(*one, expansion), strict=True):
+            np.testing.assert_array_equal(many[i], alone[0])
+    assert (np.abs(together[0] - x[:20]).sum(axis=1) > 0.0).sum() > 5
+
+
+def test_the_largest_correlation(rng):
+    before = rng.normal(size=(500, 3)) + 1e3
+    after = np.column_stack([-0.8 * before[:, 0] + rng.normal(size=500), rng.normal(size=500), np.ones(500)])
+    expected = max(abs(np.corrcoef(before[:, j], after[:, j])[0, 1]) for j in range(2))
+    assert trajectory.largest_correlation(before, after) == pytest.approx(expected, abs=1e-9)
+    assert trajectory.largest_correlation(before, np.ones((500, 3))) == 0.0
+
+
+@pytest.mark.parametrize(("num_steps", "least", "most"), [(6, 3, 8), (1, 32, 32)])
+def test_a_chain_is_as_long_as_it_takes_to_forget(num_steps, least, most, rng):
+    """On a normal surrogate, where trajectories turn: three to six steps of .25, or less, keep .7 on the average."""
+    starts, other = rng.standard_normal((400, 2)), np.random.default_rng(0)
+    points = other.standard_normal((60, 2))
+    normal = S.Values().fit(points, -0.5 * (points**2).sum(axis=1), other, noisy=False).expansion
+    length = trajectory.choose_chain_length(rng, starts, 0.25, num_steps, normal)
+    assert least <= length <= most

@@ -13,8 +13,6 @@ from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import surrogate_fit
 from tests.mcmc.chains import misled, run
 
-# -- when things are difficult ----------------------------------------------------------------------------
-
 
 @pytest.mark.slow
 def test_two_modes(rng):
@@ -29,11 +27,7 @@ def test_two_modes(rng):
 
 def test_a_box(rng):
     """Uniform where the density is not zero: minus infinity at a third of the proposals."""
-
-    def log_density(x):
-        return 0.0 if (np.abs(x) < 1).all() else -math.inf
-
-    draws, _ = run(kh, rng, log_density, np.zeros(3), tune=800, draws=5000)
+    draws, _ = run(kh, rng, lambda x: 0.0 if (np.abs(x) < 1).all() else -math.inf, np.zeros(3), tune=800, draws=5000)
     assert (np.abs(draws) < 1).all()
     size = smallest_bulk_ess(draws[None])
     assert size > 100

@@ -6,8 +6,8 @@ import pytest
 from benchmarks.targets import correlated_gaussian
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc.metropolis import append
 from pymc_kernel.mcmc.surrogate_fit import refit
+from tests.mcmc.chains import seen
 
 NUM_DIMS = 24  # a quadratic has 325 coefficients
 PLACE = np.linspace(-2.0, 3.0, NUM_DIMS)
@@ -18,15 +18,6 @@ def evaluations(rng, num_points):
     target = correlated_gaussian(NUM_DIMS)
     points = PLACE + 0.3 * target.sample(rng, num_points) + 0.05 * rng.standard_normal((num_points, NUM_DIMS))
     return target, points, np.array([target.log_density(x - PLACE) for x in points])
-
-
-def state_of(points, values, config):
-    """A chain in the bulk that has visited all places that it has evaluated."""
-    state = kh.init(points[0], values[0], config)
-    evaluated, visited = state.evaluated, state.visited
-    for x, value in zip(points, values, strict=True):
-        evaluated, visited = append(evaluated, np.append(x, value)), append(visited, x)
-    return state._replace(evaluated=evaluated, visited=visited, arrival=None)
 
 
 @pytest.mark.parametrize(
@@ -44,7 +35,7 @@ def test_a_gaussian_is_exact_once_there_are_enough_values(num_points, noisy, is_
 def test_trajectories_run_in_the_shape_of_the_quadratic(rng):
     target, points, values = evaluations(rng, 400)
     config = kh.Config(S.Values(max_iterations=5))
-    state = state_of(points, values, config)
+    state = seen(kh.init(points[0], values[0], config), points, values)
     learned = refit(rng, [state], config)
     exact = np.cov(target.sample(rng, 100_000).T)
     np.testing.assert_allclose(learned.factor @ learned.factor.T, exact, atol=0.02 * exact.max())
@@ -60,6 +51,6 @@ def test_a_quadratic_without_a_maximum_is_no_shape(rng):
     _, points, values = evaluations(rng, 400)
     config = kh.Config(S.Values(max_iterations=5))
     saddle = values + 40.0 * (points[:, 0] - PLACE[0]) ** 2
-    learned = refit(rng, [state_of(points, saddle, config)], config)
+    learned = refit(rng, [seen(kh.init(points[0], saddle[0], config), points, saddle)], config)
     assert learned.learned.surrogate.has_trend
     assert learned.factor is learned.shape[1]

@@ -10,6 +10,11 @@ def central_differences(function, x, step=1e-5):
     )
 
 
+def assert_derivative(found, function, x, step=1e-5, **tolerances):
+    """See that ``found`` is, to ``tolerances``, the derivative of a function at places (..., d)."""
+    np.testing.assert_allclose(found, central_differences(function, x, step), **tolerances)
+
+
 def score_matching_loss(fitted, x, weights=None):
     """Return the mean of laplacian + |score|^2 / 2 over the rows of ``x`` (n, d), with weights (n,)."""
     laplacian = np.einsum("nii->n", central_differences(fitted.score, x))

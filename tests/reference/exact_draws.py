@@ -1,6 +1,7 @@
 """Exact draws (n, d) that tests of the Stein checks share, chains and curved ones, the latter with their scores."""
 
 import numpy as np
+from scipy.signal import lfilter
 
 from pymc_kernel import stein
 
@@ -20,11 +21,9 @@ def normal(draws):
 
 def autoregressive(rng, correlation, n, d):
     """Stationary AR(1) draws of N(0, I)."""
-    x = np.empty((n, d))
-    x[0] = rng.standard_normal(d)
-    for t in range(1, n):
-        x[t] = correlation * x[t - 1] + np.sqrt(1 - correlation**2) * rng.standard_normal(d)
-    return x
+    noise = rng.standard_normal((n, d))
+    noise[1:] *= np.sqrt(1 - correlation**2)
+    return lfilter([1.0], [1.0, -correlation], noise, axis=0)
 
 
 def shifted(rng, n, d):

@@ -1,6 +1,4 @@
-"""Kernels as textbook formulas: what the compiled code is compared with."""
-
-import math
+"""Kernels and Stein kernels as textbook formulas: what the compiled code is compared with."""
 
 import numpy as np
 
@@ -42,14 +40,30 @@ def twin(kernel, x, y):
     return value, np.abs(terms).sum(axis=2)
 
 
-def median_of_distances(points):
-    distances = [math.dist(points[i], points[j]) for i in range(len(points)) for j in range(i)]
-    return float(np.median(distances))
-
-
 def kameleon_covariance(gradient, position, points, gamma, nu):
     """gamma^2 I + nu^2 M H M' with M = 2 [gradient(position, point)] and H the centering matrix, literally."""
     n = len(points)
     m = 2 * np.stack([gradient(position, p) for p in points], axis=1)
     h = np.eye(n) - np.ones((n, n)) / n
     return gamma**2 * np.eye(len(position)) + nu**2 * m @ h @ m.T
+
+
+def stein_kernels(draws, scores, kernel):
+    """Return each coordinate's part of the Stein kernel, (d, n, n)."""
+    inverse = 1.0 / np.broadcast_to(kernel.length_scale, draws.shape[1:])
+    w = (draws[:, None] - draws) * inverse
+    value, slope, curvature = (part[:, :, None] for part in profile(kernel, (w**2).sum(axis=2)))
+    first = 2.0 * slope * w * inverse  # by the first point; minus that by the second
+    mixed = -(inverse**2) * (4.0 * curvature * w**2 + 2.0 * slope)
+    a, b = scores[:, None], scores
+    return np.moveaxis(a * b * value + (b - a) * first + mixed, -1, 0)
+
+
+def greedy_choice(matrix, num_points):
+    """Return the indices of Stein thinning from the whole Stein kernel."""
+    objective = np.diag(matrix) / 2.0
+    chosen = []
+    for _ in range(num_points):
+        chosen.append(int(np.argmin(objective)))
+        objective = objective + matrix[chosen[-1]]
+    return chosen

@@ -1,10 +1,12 @@
-"""Priors on arrays that tests of the rounds share."""
+"""Priors on arrays and whole runs that tests of the rounds share."""
 
 from dataclasses import dataclass
 
 import numpy as np
 from scipy import stats
 from scipy.special import log_expit, logit
+
+from pymc_kernel.rounds import sample_particles
 
 
 @dataclass(frozen=True)
@@ -34,3 +36,12 @@ class UniformPrior:
 
     def log_density(self, parameters):
         return (log_expit(parameters) + log_expit(-parameters)).sum(axis=1)
+
+
+def run(rounds, simulate, prior, observed, rng):
+    """Return draws from the posterior after all rounds, as many as the settings have particles, and the last state."""
+    state = rounds.init(prior, observed)
+    while not state.is_finished:
+        state, parameters = rounds.propose(rng, state)
+        state = rounds.update(rng, state, parameters, simulate(rng, parameters))
+    return sample_particles(rng, state.prior, state.likelihood, rounds.num_particles), state

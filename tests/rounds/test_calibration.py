@@ -11,8 +11,7 @@ from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, LocalLikelihood
 from pymc_kernel.rounds.checks import choose_match, simulated_ranks, summarized_ranks
 from tests.reference.grids import moments
-from tests.rounds.priors import NormalPrior
-from tests.rounds.whole_runs import run
+from tests.rounds.priors import NormalPrior, run
 
 NOISE = np.array([0.3, 500.0])
 UNIT = np.array([1.0, 1e3])
@@ -33,11 +32,11 @@ class Normal:
         return np.stack([self.log_density(parameters, row) for row in rows])
 
 
-def calibrated(fit, n=700, log_weights=None, rows=None, seed=1):
-    rng = np.random.default_rng(seed)
-    parameters = rng.standard_normal((n, 2)) * UNIT
+def calibrated(fit, log_weights=None):
+    rng = np.random.default_rng(1)
+    parameters = rng.standard_normal((700, 2)) * UNIT
     summaries = rng.normal(parameters, NOISE)
-    folds = [(part, fit) for part in np.array_split(np.arange(n) if rows is None else rows, 5)]
+    folds = [(rows, fit) for rows in np.array_split(np.arange(700), 5)]
     weights = None if log_weights is None else log_weights(parameters)
     return summarized_ranks(*simulated_ranks(parameters, summaries, OBSERVED, folds, rng, weights))
 
@@ -121,11 +120,7 @@ def test_tails_are_counted_where_mean_and_spread_are_right():
 
 def test_weights_put_another_prior_in_place_of_where_was_simulated():
     """Weights are those of a prior that is shifted: ranks stay uniform, and the effective number falls."""
-
-    def log_weights(parameters):
-        return 0.7 * parameters[:, 0]
-
-    found, plain = calibrated(Normal(), log_weights=log_weights), calibrated(Normal())
+    found, plain = calibrated(Normal(), log_weights=lambda parameters: 0.7 * parameters[:, 0]), calibrated(Normal())
     assert (np.abs(found.shift) < 3.2 * found.shift_error).all()
     assert (np.abs(np.log(found.spread)) < 3.2 * found.log_spread_error).all()
     assert found.num_cases < 0.95 * plain.num_cases

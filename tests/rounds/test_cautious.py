@@ -7,8 +7,7 @@ from scipy import stats
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.rounds import CautiousRounds, Draws, cautious
 from tests.reference.grids import moments
-from tests.rounds.priors import NormalPrior
-from tests.rounds.whole_runs import run
+from tests.rounds.priors import NormalPrior, run
 
 FAST = 600  # particles
 
@@ -111,12 +110,10 @@ def test_far_simulations_are_left_out_where_they_mislead():
 
 
 def test_both_modes_are_kept():
-    def simulate(rng, parameters):
-        return rng.normal(parameters[:, :1] ** 2, 0.1)
-
     prior = NormalPrior(np.zeros(1), np.array([2.0]))
     rounds = CautiousRounds(300, 3, Quadratic(), FAST)
-    draws = run(rounds, simulate, prior, np.array([4.0]), np.random.default_rng(3))[0].positions[:, 0]
+    found = run(rounds, lambda rng, p: rng.normal(p**2, 0.1), prior, np.array([4.0]), np.random.default_rng(3))
+    draws = found[0].positions[:, 0]
     assert abs((draws > 0).mean() - 0.5) < 0.05
     np.testing.assert_allclose(np.abs(draws).mean(), 2.0, atol=0.01)
     np.testing.assert_allclose(np.abs(draws).std(), 0.1 / 4.0, rtol=0.2)
@@ -185,12 +182,8 @@ def test_the_power_is_the_largest_that_simulations_support():
     prior = NormalPrior(np.zeros(1), np.ones(1))
     n = 40_000
     parameters = prior.draw(rng, n)
-
-    class Exact:
-        def log_density(self, parameters, observed):
-            return -0.5 * (parameters[:, 0] / 0.003) ** 2
-
-    likelihood = cautious.LocalLikelihood(Exact(), np.zeros(1), None)
+    exact = SimpleNamespace(log_density=lambda parameters, observed: -0.5 * (parameters[:, 0] / 0.003) ** 2)
+    likelihood = cautious.LocalLikelihood(exact, np.zeros(1), None)
     state = CautiousRounds().init(prior, np.zeros(1))
     state = state._replace(
         parameters=parameters,

@@ -108,9 +108,3 @@ def test_places_without_likelihood_are_left():
     assert (found.positions > 1.0).all()
     assert found.log_evidence == pytest.approx(np.log(stats.norm.sf(1.0)), abs=0.2)
     assert thinned_p_value(found.positions[:, 0], stats.truncnorm(1.0, np.inf)) > 1e-3
-
-
-def test_nothing_possible_is_said():
-    prior = NormalPrior(np.zeros(1), np.ones(1))
-    with pytest.raises(ValueError, match="likelihood of all"):
-        sample_particles(np.random.default_rng(5), prior, lambda p: np.full(len(p), -np.inf), 100)

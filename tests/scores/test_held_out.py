@@ -63,17 +63,13 @@ def test_folds_are_spread_over_each_chain():
     assert (folds[100:200] == first).all()
 
 
-def test_values_without_meaning_are_refused(rng):
+def test_values_and_folds_without_meaning_are_refused(rng):
     x = bent_draws(rng, 40)
     values = bent_log_density(x)
     with pytest.raises(ValueError, match="one number for each of 40 points"):
         S.held_out_scores(x, values[:-1], S.chain_folds(1, 40))
+    with pytest.raises(ValueError, match="all 40 different points are in one fold"):
+        S.held_out_scores(x, values, np.zeros(40, dtype=int))
     values[3] = -np.inf
     with pytest.raises(ValueError, match="1 of 40 values are not finite"):
         S.held_out_scores(x, values, S.chain_folds(1, 40))
-
-
-def test_one_fold_leaves_nothing_to_learn_from(rng):
-    points = rng.normal(size=(30, 2))
-    with pytest.raises(ValueError, match="all 30 different points are in one fold"):
-        S.held_out_scores(points, -0.5 * (points**2).sum(axis=1), np.zeros(30, dtype=int))

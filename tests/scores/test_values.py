@@ -9,7 +9,7 @@ from pymc_kernel.mcmc import trajectory
 from pymc_kernel.scores import value_regression
 from pymc_kernel.scores.expansion import change_variables, radial_expansion, value_and_score
 from tests.reference import slow_scores
-from tests.reference.differences import central_differences
+from tests.reference.differences import assert_derivative, central_differences
 
 
 def wavy(x):
@@ -29,8 +29,7 @@ def test_gradient_of_the_marginal_likelihood(kernel, rng):
     data = some_data(rng, kernel)
     logs = HYPER.pack()
     _, gradient = data.negative_log_marginal(logs)
-    numeric = central_differences(lambda x: data.negative_log_marginal(x)[0], logs)
-    np.testing.assert_allclose(gradient, numeric, rtol=1e-5, atol=1e-5)
+    assert_derivative(gradient, lambda x: data.negative_log_marginal(x)[0], logs, rtol=1e-5, atol=1e-5)
 
 
 def test_marginal_likelihood_and_leave_one_out_by_dense_matrices(rng):

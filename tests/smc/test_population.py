@@ -84,10 +84,7 @@ def test_shares_of_scales_are_learned(monkeypatch):
 
 
 def test_impossible_draws_have_no_weight():
-    def halved(x):
-        return np.where(x[:, 0] > 0, log_density(x), -np.inf)
-
-    state, _ = run(4, P.Config(), log_density=halved)
+    state, _ = run(4, P.Config(), log_density=lambda x: np.where(x[:, 0] > 0, log_density(x), -np.inf))
     assert np.isneginf(state.log_weights[state.positions[:, 0] <= 0]).all()
     assert log_mean_exp(state.log_weights) == pytest.approx(TRUTH - math.log(2), abs=0.25)
 
