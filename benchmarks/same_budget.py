@@ -28,7 +28,7 @@ def effective_draws(step):
 
 def regions():
     """Return the axes and the log density of the first two coordinates on a grid, 0 at its largest."""
-    x, y = np.linspace(-33.0, 33.0, 500), np.linspace(-16.0, 92.0, 700)
+    x, y = np.linspace(-33.0, 33.0, 500), np.linspace(-16.0, 75.0, 700)
     log_density = -0.5 * (x[None, :] ** 2 / 100.0 + (y[:, None] - 0.1 * (x[None, :] ** 2 - 100.0)) ** 2)
     return x, y, log_density
 
@@ -44,17 +44,17 @@ def draw_panel(ax, step, seed):
     # In a random order, so that no chain lies on top of the others.
     order = np.random.default_rng(seed).permutation(colors.size)
     ax.scatter(*thinned.reshape(-1, 2)[order].T, c=colors[order], s=6, lw=0, alpha=0.8)
-    ax.set(xlim=(-33.0, 33.0), ylim=(-16.0, 92.0))
+    ax.set(xlim=(-33.0, 33.0), ylim=(-16.0, 75.0))
     ax.set_xlabel("first of eight parameters", fontsize=14)
     ax.tick_params(labelsize=12)
     ax.set_title(
-        f"{STEPS[step]}\n{effective_draws(step)} independent draws\nfor 1,000 evaluations after tuning", fontsize=15
+        f"{STEPS[step]}\n{effective_draws(step)} independent draws\nfor 1,000 evaluations\nafter tuning", fontsize=15
     )
     ax.spines[["top", "right"]].set_visible(False)
 
 
 def main(seed=0):
-    figure = Figure(figsize=(11.0, 4.8), layout="constrained")
+    figure = Figure(figsize=(11.0, 5.1), layout="constrained")
     axes = figure.subplots(1, len(STEPS), sharey=True)
     for ax, step in zip(axes, STEPS, strict=True):
         draw_panel(ax, step, seed)
