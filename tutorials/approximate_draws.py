@@ -66,7 +66,9 @@ with model:
 mode = np.zeros(3)
 for _ in range(20):  # Newton's method
     chance = 1.0 / (1.0 + np.exp(-design @ mode))
-    covariance = np.linalg.inv((design.T * chance * (1.0 - chance)) @ design + np.eye(3) / 25.0)
+    covariance = np.linalg.inv(
+        (design.T * chance * (1.0 - chance)) @ design + np.eye(3) / 25.0
+    )
     mode = mode + covariance @ (design.T @ (well - chance) - mode / 25.0)
 
 
@@ -94,13 +96,17 @@ def stochastic_gradient_chain(rng, step_size, thin, batch=10):
         error = well[rows] - 1.0 / (1.0 + np.exp(-design[rows] @ position))
         gradient = design[rows].T @ error * (60 / batch) - position / 25.0
         position = (
-            position + 0.5 * step_size * gradient + np.sqrt(step_size) * rng.standard_normal(3)
+            position
+            + 0.5 * step_size * gradient
+            + np.sqrt(step_size) * rng.standard_normal(3)
         )
         draws[i // thin] = position
     return draws
 
 
-small = as_chains(np.stack([stochastic_gradient_chain(rng, 0.01, 20) for _ in range(2)]))
+small = as_chains(
+    np.stack([stochastic_gradient_chain(rng, 0.01, 20) for _ in range(2)])
+)
 large = as_chains(np.stack([stochastic_gradient_chain(rng, 0.1, 20) for _ in range(2)]))
 
 # %% [markdown]
@@ -124,7 +130,8 @@ for label, idata in results.items():
     reports[label] = report = pk.ksd_test(idata, model=model, random_seed=1)
     spreads = idata["posterior"]["beta"].std(("chain", "draw")).values
     print(
-        f"{label:33s} discrepancy {report.ksd:.3f}, of normal draws {report.test.normal_ksd:.3f}, "
+        f"{label:33s} discrepancy {report.ksd:.3f}, "
+        f"of normal draws {report.test.normal_ksd:.3f}, "
         f"p {report.p_value:.3f}, spreads {spreads.round(2)}"
     )
 
@@ -157,11 +164,15 @@ picture.savefig("advi_discrepancy.png", dpi=100)
 # draws miss both ends of the ridge.
 
 # %%
-figure, axes = plt.subplots(1, 4, figsize=(11, 3.1), layout="constrained", sharex=True, sharey=True)
+figure, axes = plt.subplots(
+    1, 4, figsize=(11, 3.1), layout="constrained", sharex=True, sharey=True
+)
 for axis, label in zip(axes, list(results)[1:], strict=True):
     for idata, color in ((nuts, "0.6"), (results[label], "C0")):  # NUTS in grey, below
         values = idata["posterior"]["beta"].values.reshape(-1, 3)[::4]
-        axis.plot(values[:, 1], values[:, 2], ".", color=color, markersize=2.5, alpha=0.5)
+        axis.plot(
+            values[:, 1], values[:, 2], ".", color=color, markersize=2.5, alpha=0.5
+        )
     axis.set(title=label.replace(", ", ",\n"), xlabel="slope of dose")
 axes[0].set(ylabel="slope of age")
 figure.savefig("draws_over_nuts.png", dpi=100)

@@ -70,7 +70,9 @@ def concentrations(speed, spreading, decay):
         lband=1,
         uband=1,
     )
-    return np.stack([[np.interp(s, places, amount) for amount in solved.y.T] for s in STATIONS])
+    return np.stack(
+        [[np.interp(s, places, amount) for amount in solved.y.T] for s in STATIONS]
+    )
 
 
 start = time.perf_counter()
@@ -134,7 +136,9 @@ def river():
 
 with pm.Model() as model:
     amount = Solution()(*river())
-    pm.Normal("measured", amount, pt.sqrt((0.1 * amount) ** 2 + 0.003**2), observed=measured)
+    pm.Normal(
+        "measured", amount, pt.sqrt((0.1 * amount) ** 2 + 0.003**2), observed=measured
+    )
 
 # %% [markdown]
 # `pk.sample_surrogate` proposes a batch of points, sends them to the workers, learns from the
@@ -163,7 +167,9 @@ print(
     }
 )
 figure, axis = plt.subplots(figsize=(7, 3.2), layout="constrained")
-axis.semilogy(few["round_stats"]["num_evaluations"], few["round_stats"]["distance"], "o-")
+axis.semilogy(
+    few["round_stats"]["num_evaluations"], few["round_stats"]["distance"], "o-"
+)
 axis.set(xlabel="evaluations", ylabel="distance from the posterior")
 figure.savefig("error_by_evaluations.png", dpi=100)
 
@@ -188,7 +194,9 @@ def one_day(rng, speed, spreading, decay, size):
     if today <= 0.0:
         raise ValueError("the river flows upstream")
     clean = concentrations(today, spreading, decay)
-    return clean * np.exp(0.1 * rng.standard_normal(size)) + 0.003 * rng.standard_normal(size)
+    return clean * np.exp(
+        0.1 * rng.standard_normal(size)
+    ) + 0.003 * rng.standard_normal(size)
 
 
 with pm.Model() as daily:
@@ -219,7 +227,9 @@ with daily:
         timeout=60.0,
         **settings,
     )
-first = more["prior_predictive"]["measured"].isel(draw=slice(sims["prior"].sizes["draw"]))
+first = more["prior_predictive"]["measured"].isel(
+    draw=slice(sims["prior"].sizes["draw"])
+)
 print(
     f"{time.perf_counter() - start:.0f} s; the first ones are the same:",
     first.equals(sims["prior_predictive"]["measured"]),
@@ -232,7 +242,9 @@ print(
 
 # %%
 def summaries(amounts):
-    return np.arcsinh(amounts / 0.006).ravel()  # a smooth logarithm that does not mind zero
+    return np.arcsinh(
+        amounts / 0.006
+    ).ravel()  # a smooth logarithm that does not mind zero
 
 
 with daily:

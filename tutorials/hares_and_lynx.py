@@ -99,7 +99,12 @@ def log_numbers(rates, start):
 
 # %%
 coords = {
-    "rate": ["hares: births", "hares: deaths by a lynx", "lynx: deaths", "lynx: births by a hare"],
+    "rate": [
+        "hares: births",
+        "hares: deaths by a lynx",
+        "lynx: deaths",
+        "lynx: births by a hare",
+    ],
     "animal": ["hares", "lynx"],
 }
 with pm.Model(coords=coords) as model:
@@ -136,7 +141,12 @@ print(az.summary(idata, kind="diagnostics"))
 
 # %%
 stats = idata["sample_stats"]
-print("evaluations:", int(stats["evaluations"].sum()), "accepted:", float(stats["moved"].mean()))
+print(
+    "evaluations:",
+    int(stats["evaluations"].sum()),
+    "accepted:",
+    float(stats["moved"].mean()),
+)
 print("evaluations while tuning:", stats.attrs["tuning_evaluations"])
 
 # %% [markdown]
@@ -153,7 +163,10 @@ for name in stored["reference"]:
     draws = idata["posterior"][variable].values[..., int(index) - 1].ravel()
     reference = dict(zip(columns, stored["reference"][name], strict=True))
     off = (draws.mean() - reference["mean"]) / reference["sd"]
-    print(f"{name:10s} mean off by {off:+.2f} sd, sd ratio {draws.std() / reference['sd']:.2f}")
+    print(
+        f"{name:10s} mean off by {off:+.2f} sd, "
+        f"sd ratio {draws.std() / reference['sd']:.2f}"
+    )
 
 # %% [markdown]
 # The picture shows the densities of the draws. Black lines are the 5 %, 50 % and 95 % quantiles of
@@ -170,7 +183,11 @@ lines = xr.Dataset(
     },
     coords=coords | {"ref_dim": quantiles},
 )
-off = {"credible_interval": False, "point_estimate": False, "point_estimate_text": False}
+off = {
+    "credible_interval": False,
+    "point_estimate": False,
+    "point_estimate_text": False,
+}
 names = {"theta": "rate", "z_init": "thousands in 1900", "sigma": "sd of a log count"}
 picture = az.plot_dist(
     idata,
@@ -199,8 +216,17 @@ for sample in rng.choice(stacked.sizes["sample"], 40, replace=False):
     path = np.vstack([draw["z_init"].values, path])
     for k, color in enumerate(("C0", "C1")):
         axis.plot(1900 + years, path[:, k], color=color, alpha=0.15, linewidth=1)
-for k, (animal, color, marker) in enumerate((("hares", "C0", "o"), ("lynx", "C1", "s"))):
-    axis.plot(1900 + years, pelts[:, k], marker, color=color, markeredgecolor="black", label=animal)
+for k, (animal, color, marker) in enumerate(
+    (("hares", "C0", "o"), ("lynx", "C1", "s"))
+):
+    axis.plot(
+        1900 + years,
+        pelts[:, k],
+        marker,
+        color=color,
+        markeredgecolor="black",
+        label=animal,
+    )
 axis.set(xlabel="year", ylabel="pelts, thousands", xticks=range(1900, 1921, 5))
 axis.legend(frameon=False)
 figure.savefig("hares_and_lynx_series.png", dpi=100)

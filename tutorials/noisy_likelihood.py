@@ -31,8 +31,32 @@ SETTINGS = {"chains": 4, "random_seed": 1, "progressbar": False}
 # ## The data
 
 # %%
-germinated = [10, 23, 23, 26, 17, 5, 53, 55, 32, 46, 10, 8, 10, 8, 23, 0, 3, 22, 15, 32, 3]
-laid = np.array([39, 62, 81, 51, 39, 6, 74, 72, 51, 79, 13, 16, 30, 28, 45, 4, 12, 41, 30, 51, 7])
+germinated = [
+    10,
+    23,
+    23,
+    26,
+    17,
+    5,
+    53,
+    55,
+    32,
+    46,
+    10,
+    8,
+    10,
+    8,
+    23,
+    0,
+    3,
+    22,
+    15,
+    32,
+    3,
+]
+laid = np.array(
+    [39, 62, 81, 51, 39, 6, 74, 72, 51, 79, 13, 16, 30, 28, 45, 4, 12, 41, 30, 51, 7]
+)
 kind = np.repeat([0.0, 1.0], [11, 10])
 cucumber = np.array([0.0] * 5 + [1.0] * 6 + [0.0] * 5 + [1.0] * 5)
 design = np.stack([np.ones(21), kind, cucumber, kind * cucumber], axis=1)
@@ -46,9 +70,17 @@ for has_kind, has_cucumber, label in (
     (1, 1, "other kind, cucumber"),
 ):
     own = np.flatnonzero((kind == has_kind) & (cucumber == has_cucumber))
-    axis.scatter(own, np.array(germinated)[own] / laid[own], 2.0 * laid[own], label=label)
-axis.set(xlabel="plate (area: seeds laid)", ylabel="share that germinated", xticks=range(0, 21, 5))
-axis.legend(frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=0.7)
+    axis.scatter(
+        own, np.array(germinated)[own] / laid[own], 2.0 * laid[own], label=label
+    )
+axis.set(
+    xlabel="plate (area: seeds laid)",
+    ylabel="share that germinated",
+    xticks=range(0, 21, 5),
+)
+axis.legend(
+    frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), markerscale=0.7
+)
 figure.savefig("plates.png", dpi=100)
 
 # %% [markdown]
@@ -59,7 +91,9 @@ with pm.Model(coords=coords):
     beta = pm.Normal("beta", 0, 2, dims="effect")
     spread = pm.HalfNormal("spread", 1)
     plate = pm.Normal("plate effect", 0, 1, dims="plate")
-    pm.Binomial("germinated", laid, logit_p=design @ beta + spread * plate, observed=germinated)
+    pm.Binomial(
+        "germinated", laid, logit_p=design @ beta + spread * plate, observed=germinated
+    )
     full = pm.sample(DRAWS, tune=1000, cores=1, **SETTINGS)
 print(az.summary(full, var_names=["beta", "spread"], kind="all"))
 
@@ -78,14 +112,17 @@ print(az.summary(full, var_names=["beta", "spread"], kind="all"))
 # %%
 def log_binomial(logit, observed):
     log_choose = -np.log1p(laid) - betaln(laid - observed + 1, observed + 1)
-    return log_choose + observed * log_expit(logit) + (laid - observed) * log_expit(-logit)
+    return (
+        log_choose + observed * log_expit(logit) + (laid - observed) * log_expit(-logit)
+    )
 
 
 def by_prior_draws(num_draws):
     def log_estimate(rng, beta, spread, observed):
         effects = spread * rng.standard_normal((num_draws, 21))
         return (
-            logsumexp(log_binomial(design @ beta + effects, observed), axis=0) - np.log(num_draws)
+            logsumexp(log_binomial(design @ beta + effects, observed), axis=0)
+            - np.log(num_draws)
         ).sum()
 
     return log_estimate
@@ -102,7 +139,9 @@ def by_importance_sampling(num_draws):
         noise = rng.standard_normal((num_draws, 21))
         effects = mode + noise / np.sqrt(precision)
         log_weights = (
-            log_binomial(mean + effects, observed) - 0.5 * effects**2 / variance + 0.5 * noise**2
+            log_binomial(mean + effects, observed)
+            - 0.5 * effects**2 / variance
+            + 0.5 * noise**2
         )
         log_weights -= 0.5 * np.log(precision * variance)
         return (logsumexp(log_weights, axis=0) - np.log(num_draws)).sum()
@@ -129,7 +168,8 @@ for make, label, marker in (
     (by_importance_sampling, "effects near the mode", "s"),
 ):
     estimates = [
-        [make(n)(rng, observed=np.array(germinated), **at) for _ in range(200)] for n in sizes
+        [make(n)(rng, observed=np.array(germinated), **at) for _ in range(200)]
+        for n in sizes
     ]
     axis.plot(sizes, np.std(estimates, axis=1), marker=marker, label=label)
 axis.set(
@@ -197,11 +237,17 @@ for i, axis in enumerate(axes):
     title = coords["effect"][i] if i < 4 else "spread of plates"
     for k, (label, idata) in enumerate(results.items()):
         posterior = idata["posterior"]
-        draws = (posterior["beta"].values[..., i] if i < 4 else posterior["spread"].values).ravel()
+        draws = (
+            posterior["beta"].values[..., i] if i < 4 else posterior["spread"].values
+        ).ravel()
         grid = np.linspace(*np.quantile(draws, [0.002, 0.998]), 100)
         style = {name: values[k] for name, values in styles.items()}
         axis.plot(
-            grid, gaussian_kde(draws)(grid), label=label if i == 0 else None, linewidth=2, **style
+            grid,
+            gaussian_kde(draws)(grid),
+            label=label if i == 0 else None,
+            linewidth=2,
+            **style,
         )
     axis.set(title=title, yticks=[], xlabel="log odds")
 figure.legend(loc="outside lower center", ncols=3, frameon=False)

@@ -75,7 +75,9 @@ BINS = np.linspace(0.0, 2.5, 26)
 
 
 def shares(own):
-    correct, wrong = (np.histogram(sign * own[sign * own > 0.0], BINS)[0] for sign in (1.0, -1.0))
+    correct, wrong = (
+        np.histogram(sign * own[sign * own > 0.0], BINS)[0] for sign in (1.0, -1.0)
+    )
     return np.array([correct, -wrong]) / own.size
 
 
@@ -86,7 +88,9 @@ def histograms(axes, times, **style):
         axis.axhline(0.0, color="black", linewidth=0.5)
 
 
-figure, axes = plt.subplots(2, 5, figsize=(10, 3.6), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(
+    2, 5, figsize=(10, 3.6), sharex=True, sharey=True, layout="constrained"
+)
 histograms(axes, times, fill=True, color="0.7")
 figure.supxlabel("reaction time, seconds")
 figure.supylabel("share of the trials")
@@ -122,7 +126,9 @@ SIMULATED = 5000  # people
 
 
 def learn(rng):
-    parameters = [1.2, 0.1, -1.2] + np.array([1.2, 0.5, 0.5]) * rng.standard_normal((SIMULATED, 3))
+    parameters = [1.2, 0.1, -1.2] + np.array([1.2, 0.5, 0.5]) * rng.standard_normal(
+        (SIMULATED, 3)
+    )
     return pk.likelihood_free.LearnedLikelihood().fit(
         parameters, summaries(simulate(rng, parameters)), rng
     )
@@ -141,10 +147,14 @@ settings = {"target_accept": 0.95, "progressbar": False}
 
 def hierarchy(learned):
     with pm.Model(coords={"person": range(PEOPLE), "parameter": NAMES}) as model:
-        middle = pm.Normal("middle", [1.0, 0.0, -1.0], [1.0, 0.5, 0.5], dims="parameter")
+        middle = pm.Normal(
+            "middle", [1.0, 0.0, -1.0], [1.0, 0.5, 0.5], dims="parameter"
+        )
         between = pm.HalfNormal("between", [1.0, 0.3, 0.3], dims="parameter")
         offset = pm.Normal("offset", dims=("person", "parameter"))
-        own = pm.Deterministic("own", middle + between * offset, dims=("person", "parameter"))
+        own = pm.Deterministic(
+            "own", middle + between * offset, dims=("person", "parameter")
+        )
         pk.LearnedLikelihood("summaries", learned, own, observed=summaries(times))
     return model
 
@@ -162,7 +172,11 @@ print(az.summary(idata, var_names=["middle", "between"]))
 # %%
 draws = idata["posterior"]["own"].values.reshape(-1, PEOPLE, 3)
 low, high = np.quantile(draws, [0.05, 0.95], axis=0)
-print("intervals of 90 % that hold the truth:", ((low < truth) & (truth < high)).sum(), "of 30")
+print(
+    "intervals of 90 % that hold the truth:",
+    ((low < truth) & (truth < high)).sum(),
+    "of 30",
+)
 figure, axes = plt.subplots(1, 3, figsize=(10, 3), sharey=True, layout="constrained")
 for k, (axis, name) in enumerate(zip(axes, NAMES, strict=True)):
     axis.hlines(np.arange(PEOPLE), low[:, k], high[:, k], linewidth=3, alpha=0.6)
@@ -178,9 +192,13 @@ figure.savefig("people.png", dpi=100)
 
 # %%
 some = rng.choice(len(draws), 200, replace=False)
-predicted = np.array([[shares(own) for own in simulate(rng, draws[draw])] for draw in some])
+predicted = np.array(
+    [[shares(own) for own in simulate(rng, draws[draw])] for draw in some]
+)
 lows, highs = np.quantile(predicted, [0.05, 0.95], axis=0)
-figure, axes = plt.subplots(2, 5, figsize=(10, 3.6), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(
+    2, 5, figsize=(10, 3.6), sharex=True, sharey=True, layout="constrained"
+)
 for axis, low, high in zip(axes.ravel(), lows, highs, strict=True):
     for k in range(2):
         axis.stairs(high[k], BINS, baseline=low[k], fill=True, color="C1", alpha=0.4)
@@ -197,7 +215,9 @@ with hierarchy(learn(rng)):
     other = pm.sample(random_seed=2, **settings)
 for name in ("middle", "between"):
     one, two = (tree["posterior"][name] for tree in (idata, other))
-    off = (one.mean(("chain", "draw")) - two.mean(("chain", "draw"))) / two.std(("chain", "draw"))
+    off = (one.mean(("chain", "draw")) - two.mean(("chain", "draw"))) / two.std(
+        ("chain", "draw")
+    )
     print(f"{name}: means differ by {off.values.round(2)} sd")
 
 # %% [markdown]

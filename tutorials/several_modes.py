@@ -37,7 +37,9 @@ SETTINGS = {"random_seed": 1, "progressbar": False}
 rng = np.random.default_rng(24)
 NOISE, SIZE = 3.0, 5.0
 nights = np.sort(rng.choice(60, 14, replace=False) + 0.1 * rng.standard_normal(14))
-speeds = SIZE * np.sin(2.0 * np.pi * 0.31 * nights + 0.7) + NOISE * rng.standard_normal(14)
+speeds = SIZE * np.sin(2.0 * np.pi * 0.31 * nights + 0.7) + NOISE * rng.standard_normal(
+    14
+)
 
 figure, axis = plt.subplots(figsize=(7, 3), layout="constrained")
 axis.errorbar(nights, speeds, NOISE, fmt="o", color="black")
@@ -75,7 +77,9 @@ with pm.Model() as model:
     sine = pm.Normal("sine", 0, SIZE)
     cosine = pm.Normal("cosine", 0, SIZE)
     angle = 2.0 * np.pi * frequency * nights
-    pm.Normal("speeds", sine * pt.sin(angle) + cosine * pt.cos(angle), NOISE, observed=speeds)
+    pm.Normal(
+        "speeds", sine * pt.sin(angle) + cosine * pt.cos(angle), NOISE, observed=speeds
+    )
 
 # %% [markdown]
 # ## Chains stay where they begin
@@ -84,7 +88,10 @@ with pm.Model() as model:
 with model:
     chains = pm.sample(1000, chains=4, cores=1, **SETTINGS)
 print(az.summary(chains, var_names=["frequency"]))
-print("means of the chains:", chains["posterior"]["frequency"].mean("draw").values.round(3))
+print(
+    "means of the chains:",
+    chains["posterior"]["frequency"].mean("draw").values.round(3),
+)
 
 # %% [markdown]
 # R-hat is far above one, and PyMC warns of few effective draws: each chain has found one mode, and
@@ -100,9 +107,13 @@ print("means of the chains:", chains["posterior"]["frequency"].mean("draw").valu
 
 # %%
 with model:
-    particles = pk.sample_smc(8000, pk.KASMC, threshold=0.8, chains=4, cores=1, **SETTINGS)
+    particles = pk.sample_smc(
+        8000, pk.KASMC, threshold=0.8, chains=4, cores=1, **SETTINGS
+    )
 evidence = particles["smc_stats"]["log_evidence"].values
-print("log evidence of each run:", evidence.round(2), "exact:", round(exact_evidence, 2))
+print(
+    "log evidence of each run:", evidence.round(2), "exact:", round(exact_evidence, 2)
+)
 
 # %%
 figure, axis = plt.subplots(figsize=(8, 3.4), layout="constrained")

@@ -36,7 +36,9 @@ import pymc_kernel as pk
 
 # %%
 root = Path(__file__).resolve().parent.parent
-table = np.genfromtxt(root / "benchmarks/posteriors/theophylline.csv", delimiter=",", names=True)
+table = np.genfromtxt(
+    root / "benchmarks/posteriors/theophylline.csv", delimiter=",", names=True
+)
 table = table[table["hours"] > 0.0]
 patients = np.unique(table["patient"]).astype(int)
 hours = np.array([table["hours"][table["patient"] == p] for p in patients])
@@ -109,9 +111,13 @@ def hierarchy():
     return pt.exp(typical + spread * offset), noise
 
 
-with pm.Model(coords={"patient": patients, "of": ["absorption", "loss", "volume"]}) as model:
+with pm.Model(
+    coords={"patient": patients, "of": ["absorption", "loss", "volume"]}
+) as model:
     own, noise = hierarchy()
-    curve = pm.Deterministic("curve", (dose / own[:, 2])[:, None] * share_in_blood(own[:, :2]))
+    curve = pm.Deterministic(
+        "curve", (dose / own[:, 2])[:, None] * share_in_blood(own[:, :2])
+    )
     pm.Normal("level", curve, noise, observed=level)
 
 print(pk.black_boxes(model).to_string())
@@ -150,10 +156,14 @@ print(az.summary(idata, var_names=["typical", "spread", "noise"]))
 # Each line is the curve of one draw, and the dots are the measured levels.
 
 # %%
-figure, axes = plt.subplots(2, 6, figsize=(11, 4), sharex=True, sharey=True, layout="constrained")
+figure, axes = plt.subplots(
+    2, 6, figsize=(11, 4), sharex=True, sharey=True, layout="constrained"
+)
 curves = idata["posterior"]["curve"].values.reshape(-1, *level.shape)
 for i, axis in enumerate(axes.ravel()):
-    axis.plot(hours[i], curves[:: len(curves) // 50, i].T, color="C0", alpha=0.15, linewidth=1)
+    axis.plot(
+        hours[i], curves[:: len(curves) // 50, i].T, color="C0", alpha=0.15, linewidth=1
+    )
     axis.plot(hours[i], level[i], "o", color="black", markersize=3)
     axis.set_title(f"patient {patients[i]}", fontsize=9)
 figure.supxlabel("hours after the dose")
@@ -170,7 +180,11 @@ figure.savefig("theophylline.png", dpi=110)
 with pm.Model(coords=model.coords) as known:
     own, noise = hierarchy()
     absorption, loss, volume = own[:, [0]], own[:, [1]], own[:, [2]]
-    share = absorption / (absorption - loss) * (pt.exp(-loss * hours) - pt.exp(-absorption * hours))
+    share = (
+        absorption
+        / (absorption - loss)
+        * (pt.exp(-loss * hours) - pt.exp(-absorption * hours))
+    )
     pm.Normal("level", dose[:, None] / volume * share, noise, observed=level)
     exact = pm.sample(random_seed=2, **settings)
 for name in ("typical", "spread", "noise"):
