@@ -1,6 +1,7 @@
 """Small models and helpers for the tests of the plugin. Functions stand at module level so that they pickle."""
 
 import itertools
+from copy import copy
 from unittest import mock
 
 import numpy as np
@@ -150,6 +151,16 @@ def learned_at(model, positions, **kwargs):
     search = Search(model, unknown_of(model, rng), 0.05, rng, **kwargs)
     add_places(search, positions)
     assert search.learn()
+    return search
+
+
+def copied(search):
+    """A copy of a search that has learned: what is compiled is that of both."""
+    search = copy(search)
+    for part in ("record", "challengers"):
+        setattr(search, part, copy(getattr(search, part)))
+    for owner in (search, search.record):
+        vars(owner).update({name: list(v) for name, v in vars(owner).items() if isinstance(v, list)})
     return search
 
 

@@ -8,11 +8,12 @@ import pytensor.tensor as pt
 import pytest
 from pytensor import wrap_py
 
+from pymc_kernel.plugin.emulation import chains
 from pymc_kernel.plugin.emulation.chains import Chains
 from pymc_kernel.plugin.emulation.challengers import Challengers, LeftOut, places_beyond
 from pymc_kernel.plugin.emulation.emulated_model import no_limits
 from pymc_kernel.plugin.model.priors import ModelPrior
-from tests.plugin.models import add_places, learned_at
+from tests.plugin.models import add_places, copied, learned_at, without_gradient
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
@@ -29,6 +30,24 @@ def saturated(scale=lambda outputs: outputs):
 def short_search(places, model=None):
     """A search of this model that has learned from some places."""
     return learned_at(model or saturated(), np.array(places)[:, None])
+
+
+@pytest.fixture(scope="module")
+def learned_search():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(chains, "density_and_gradient", without_gradient)
+        search = short_search(np.linspace(-3.0, 3.0, 12))
+        assert search.chains  # compiled here, for all copies
+    return search
+
+
+@pytest.fixture
+def search(learned_search):
+    """A copy of it, as if nothing had been drawn with it or learned since."""
+    search = copied(learned_search)
+    search.rng = search.challengers._rng = np.random.default_rng(0)
+    search._renew(search.fits)
+    return search
 
 
 @pytest.mark.parametrize("goes_far", [False, pytest.param(True, marks=pytest.mark.slow)])
@@ -82,8 +101,7 @@ def test_places_are_asked_for_by_the_mass_that_they_may_have():
     np.testing.assert_allclose(others.left_out.learned, learned[others.left_out.places[:, 0].astype(int)])
 
 
-def test_places_left_out_are_told_from_the_others_of_a_round():
-    search = short_search(np.linspace(-3.0, 3.0, 12))
+def test_places_left_out_are_told_from_the_others_of_a_round(search):
     others, density = search.challengers, search.model.compile_logp(mode="FAST_COMPILE")
     levels = np.array([float(density({"a": x})) for x in (6.0, 8.0)])
     asked_of(others, levels - 2.0, levels + 1.0)
@@ -123,16 +141,14 @@ def ask_beyond(search, places, num_evaluated):
     return search.rounds[-1].beyond
 
 
-def test_a_tail_beyond_the_draws_is_found():
-    search = short_search(np.linspace(-3.0, 3.0, 12))
+def test_a_tail_beyond_the_draws_is_found(search):
     assert ask_beyond(search, [], 0) == 0.0
     assert np.isnan(ask_beyond(search, [6.0, -20.0], 1))  # a batch that was cut off
     assert ask_beyond(search, [6.0, -20.0], 2) == 0.5  # the likelihood is flat above
     assert not search.has_ended
 
 
-def test_places_beyond_are_asked_where_what_is_learned_has_no_draws():
-    search = short_search(np.linspace(-3.0, 3.0, 12))
+def test_places_beyond_are_asked_where_what_is_learned_has_no_draws(search):
     draws, others = np.linspace(0.0, 4.0, 51)[:, None], search.challengers
     places = [4.3, 5.0, -0.3, -1.0]  # near above and far, then below
     levels = [search.chains.log_density(np.array([x])) for x in places]
@@ -146,9 +162,8 @@ def test_places_beyond_are_asked_where_what_is_learned_has_no_draws():
         assert len(others.beyond) == 0
 
 
-def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(monkeypatch):
+def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(search, monkeypatch):
     """Fifty draws of a chain that has just begun may be anywhere; those after them are not."""
-    search = short_search(np.linspace(-3.0, 3.0, 12))
     rng = np.random.default_rng(2)
     good, bad = rng.normal(size=(4, 40, 1)), rng.normal(3.0, 1.0, (4, 40, 1))
     looks = iter([bad, good, good])  # of challengers, of the chains of the search, of challengers again
@@ -159,9 +174,8 @@ def test_challengers_that_do_not_agree_by_chance_are_looked_at_again(monkeypatch
 
 
 @pytest.mark.parametrize("is_proper", [False, True])
-def test_challengers_keep_the_penalty_where_the_prior_is_improper(monkeypatch, is_proper):
+def test_challengers_keep_the_penalty_where_the_prior_is_improper(search, monkeypatch, is_proper):
     """What was learned of eight places of a normal density, beside a flat prior, let them run to a billion."""
-    search = short_search(np.linspace(-3.0, 3.0, 12))
     rng, penalties = np.random.default_rng(2), []
     draws, others = rng.normal(size=(4, 40, 1)), rng.normal(9.0, 1.0, (6, 40, 1))
 
@@ -178,9 +192,7 @@ def test_challengers_keep_the_penalty_where_the_prior_is_improper(monkeypatch, i
 
 
 @pytest.mark.parametrize(("held_out", "is_challenged"), [(0.01, 1), (0.3, 0)])
-def test_draws_of_challengers_are_evaluated(monkeypatch, held_out, is_challenged):
-    search = short_search(np.linspace(-3.0, 3.0, 12))
-
+def test_draws_of_challengers_are_evaluated(search, monkeypatch, held_out, is_challenged):
     def challenge(chains, draws, *_):
         return np.concatenate([draws, np.full((6, *draws.shape[1:]), 77.0)]), 1.5
 
@@ -195,8 +207,7 @@ def test_draws_of_challengers_are_evaluated(monkeypatch, held_out, is_challenged
     assert search.held_out == (0.2 if is_challenged else 0.3)
 
 
-def test_versions_of_a_place_are_those_of_its_outputs():
-    search = short_search(np.linspace(-3.0, 3.0, 12))
+def test_versions_of_a_place_are_those_of_its_outputs(search):
     learned, far = np.array([1.5]), np.array([20.0])
     at_learned, at_far = (search._versions(x, 200) for x in (learned, far))
     expected = search.chains.log_density(learned)

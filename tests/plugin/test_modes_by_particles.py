@@ -1,6 +1,5 @@
 """Posteriors of emulated models with modes that NUTS chains do not go between."""
 
-from copy import copy
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +16,7 @@ from pymc_kernel.plugin.emulation.chains import Chains, Particles, share_beyond
 from pymc_kernel.plugin.emulation.emulation import Round
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import sample_particles
-from tests.plugin.models import add_places, learned_at, normal_draws, searched_at, without_gradient
+from tests.plugin.models import add_places, copied, learned_at, normal_draws, searched_at, without_gradient
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
@@ -49,14 +48,8 @@ def learned_search():
 
 @pytest.fixture
 def search(learned_search, give_draws):
-    """A copy of it: what is compiled is that of all of them."""
     give_draws([2.0], 0.07)
-    search = copy(learned_search)
-    for part in ("record", "challengers"):
-        setattr(search, part, copy(getattr(search, part)))
-    for owner in (search, search.record):
-        vars(owner).update({name: list(v) for name, v in vars(owner).items() if isinstance(v, list)})
-    return search
+    return copied(learned_search)
 
 
 @pytest.fixture
