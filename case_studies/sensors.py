@@ -151,7 +151,7 @@ def chains_run(seed, noise=NOISE):
 def picture(by_smc, by_chains):
     """Save the marginals of both next to each other."""
     true = make_data()[0]
-    figure, axes = plt.subplots(1, 2, figsize=(8, 4.4), sharex=True, sharey=True, layout="constrained")
+    figure, axes = plt.subplots(1, 2, figsize=(8, 5.2), sharex=True, sharey=True, layout="constrained")
     for axis, places, title in zip(axes, (by_smc, by_chains), ("KASMC", "four chains of KAMH"), strict=True):
         shown = places[:: max(1, len(places) // 3000)]
         for sensor in range(3):
