@@ -109,6 +109,58 @@ def test_docstrings_that_promise_evidence_say_it_in_the_same_words(name):
     assert ("log_evidence" in text) <= (UNSEEN_MODE in text)
 
 
+def sections_by_command():
+    """Return what RESULTS and ZOO say below the headings of each command."""
+    sections, command = {}, ""
+    for name in ("RESULTS.md", "ZOO.md"):
+        parts = re.split(r"^#{2,3} (.+)\n", (DOCS.parent / "benchmarks" / name).read_text(), flags=re.M)
+        for heading, text in zip(parts[1::2], parts[2::2], strict=True):
+            if found := re.search(r"python -m ([\w.]+)", heading):
+                command = found[1]
+            sections[command] = sections.get(command, "") + text
+    return sections
+
+
+SECTIONS = sections_by_command()
+NUMBER = r"(?<![\w.])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
+PARAGRAPHS = [
+    (page.name, commands, " ".join(re.sub(r"``[^`]*``|:\w+:`[^`]*`|[BFN]\([^)]*\)", "", text).split()))
+    for page in PAGES
+    for text in re.split(r"\n\n|\n(?= *[-*] )", page.read_text())
+    if (commands := re.findall(r"python -m ((?:benchmarks|case_studies)\.\w+)", " ".join(text.split())))
+]
+# Numbers that are no results, and those that follow from a table: a ratio, or a number of another table that is named.
+OTHERS = {
+    "measured.rst": {"90"},  # a quantile
+    "smc.rst": {"1.01"},  # PyMC's limit of R-hat
+    "density.rst": {"15", "53"},  # 2.53 / 2.98 and 8.52 / 18.03, off one
+    "simulate.rst": {"93", "89"},  # 50.9 / 55.0 and 50.9 / 57.1
+    "kamh.rst": {"1.6"},  # .71 / .45
+    "learned_likelihood.rst": {"10,000", ".61", ".56", ".54"},  # of benchmarks.community
+}
+
+
+def as_written(number, other):
+    """Return whether a number is another one rounded: to its last decimal, or a whole one by a hundredth at most."""
+    written = number.replace(",", "")
+    half_a_digit = 0.5 * 10.0 ** -len(written.partition(".")[2])
+    rounded = 0.0 if "." in written else 0.01 * float(written)
+    return abs(float(other.replace(",", "")) - float(written)) <= max(half_a_digit, rounded)
+
+
+@pytest.mark.parametrize(("page", "commands", "text"), PARAGRAPHS)
+def test_numbers_beside_a_command_are_in_its_tables(page, commands, text):
+    measured = set(re.findall(NUMBER, " ".join(SECTIONS.get(command, "") for command in commands)))
+    said = set(re.findall(NUMBER, text)) - OTHERS.get(page, set())
+    missing = {
+        number
+        for number in said
+        if not any(as_written(number, other) for other in measured)
+        and not any(as_written(number, str(100.0 * float(other.replace(",", "")))) for other in measured)
+    }
+    assert missing == set()
+
+
 METHODS = [page for page in PAGES if page.parent.name == "methods" and examples_of(page)]
 
 
