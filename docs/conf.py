@@ -100,7 +100,7 @@ def _link_to_its_method(app, what, name, obj, options, lines):
     """End the reference of a public name with a link to the page that shows it at work."""
     for page, names in PAGES_OF_METHODS.items():
         if name.removeprefix("pymc_kernel.") in names:
-            lines += ["", f"At work: :doc:`/methods/{page}`.", ""]
+            lines += ["", f"When to use it, and a worked example: :doc:`/methods/{page}`.", ""]
 
 
 class MeasuredTable(SphinxDirective):
