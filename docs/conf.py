@@ -135,7 +135,8 @@ class Pictures(SphinxDirective):
         cards = []
         for line in self.content:
             path, caption, *code = line.split(" | ")
-            card = [f".. figure:: {path}", f"   :alt: {re.split(':( |$)', caption)[0]}", "", f"   {caption}", ""]
+            alt = re.split("[.?] ", caption)[0]
+            card = [f".. figure:: {path}", f"   :alt: {alt}", "   :width: 100%", "", f"   {caption}", ""]
             if code:
                 script, function = code[0].split()
                 shown = [f".. literalinclude:: {script}", f"   :pyobject: {function}", ""]

@@ -83,7 +83,7 @@ def markdown_to_rst(text: str) -> str:
             title = inline_to_rst(heading[2])
             blocks.append(f"{title}\n{_UNDERLINES[len(heading[1])] * len(title)}")
         elif block.startswith("    "):
-            blocks.append("::\n\n" + block)
+            blocks.append(".. code-block:: none\n\n" + block)
         elif block.startswith("|"):
             blocks.append(_table_to_rst(block))
         else:

@@ -21,8 +21,9 @@ ARRAY_MODULES = [module for module in MATHEMATICS if module != "rounds"]  # whic
 def listed_names(page):
     """Return the names in the lists of a page of the reference."""
     text = (DOCS / "api" / page).read_text()
-    blocks = re.findall(r"\.\. autosummary::\n(?:   :.*\n)*\n((?:   \w+\n)+)", text)
-    return [name for block in blocks for name in block.split()] + re.findall(r"\.\. (?:auto)?data:: (\w+)", text)
+    blocks = re.findall(r"\.\. autosummary::\n(?:   :.*\n)*\n((?:   [~.\w]+\n)+)", text)
+    names = [name.split(".")[-1] for block in blocks for name in block.split()]
+    return names + re.findall(r"\.\. (?:auto)?data:: (\w+)", text)
 
 
 def test_public_names_are_in_the_reference_and_lead_to_a_page_that_shows_them():
