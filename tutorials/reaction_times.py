@@ -117,6 +117,9 @@ def summaries(times):
 # %% [markdown]
 # ## Learning
 #
+# All people have as many trials here. With unequal numbers, simulate numbers like those of the data
+# and give their logarithm to the learner as one more parameter, which the model then knows.
+#
 # Five thousand people are simulated from a distribution that is wider than the population: the
 # posterior must lie inside it. `LearnedLikelihood` learns how the mean and the spread of the
 # summaries depend on the parameters.
@@ -139,7 +142,8 @@ learned = learn(rng)
 # %% [markdown]
 # ## The hierarchy
 #
-# This is an ordinary PyMC model. `pk.LearnedLikelihood` takes a row of parameters for each person.
+# This is an ordinary PyMC model. Its term `pk.LearnedLikelihood`, not to be taken for the learner
+# above, takes a row of parameters for each person.
 
 # %%
 settings = {"target_accept": 0.95, "progressbar": False}
