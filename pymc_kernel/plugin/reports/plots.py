@@ -96,29 +96,15 @@ def _plane(middle, dims, ranges, num):
     return across, up, places
 
 
-# For each group: the dimension of its statistics, and those that are plotted, with their titles.
+# For each group: the dimension of its statistics, and those that are plotted.
 _STATISTICS = {
     "smc_stats": (
         "stage",
-        {
-            "inverse_temperature": "inverse temperature",
-            "ess_share": "effective share",
-            "accept": "acceptance rate",
-            "correlation": "correlation with the start",
-            "moves": "moves of each particle",
-            "log_evidence_increment": "log evidence added",
-        },
+        ("inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment"),
     ),
-    "pmc_stats": (
-        "iteration",
-        {
-            "effective_share": "effective share",
-            "log_evidence_of_iteration": "log evidence",
-            "drift": "drift",
-            "mean_scale": "mean scale of steps",
-        },
-    ),
+    "pmc_stats": ("iteration", ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")),
 }
+_TITLES = {"ess_share": "effective share", "accept": "acceptance rate", "log_evidence_increment": "log evidence added"}
 
 
 def plot_smc(
@@ -172,7 +158,7 @@ def plot_smc(
     collection = azp.PlotCollection.wrap(lines.isel(plot_axis=0, drop=True), backend=backend, **arguments)
     collection.map(visuals.line_xy, "statistic", data=lines)
     collection.map(visuals.labelled_x, "xlabel", text=along, ignore_aes="all", subset_info=False)
-    named = MapLabeller({name: panels.get(name, name.replace("_", " ")) for name in chosen})
+    named = MapLabeller({name: _TITLES.get(name, name.replace("_", " ")) for name in chosen})
     collection.map(visuals.labelled_title, "title", ignore_aes="all", subset_info=True, labeller=named)
     colors = collection.aes["color"]["mapping"]
     add_legend(collection, {f"chain {c}": {"color": colors.sel(chain=c).item()} for c in lines["chain"].values})
