@@ -10,9 +10,9 @@
 # Methods for simulators see ten summaries of a series (Wood 2010 compares populations so). Here the truth is known: for
 # this model, unlike for most that are simulated, a particle filter gives an unbiased estimate of the likelihood of all
 # data, and `pk.EstimatedLikelihood` samples its exact posterior. A second series is simulated from the model near that
-# posterior: there all methods agree but for what the summaries lose. For the lynx they agree with each other and not
-# with the exact posterior: real cycles are more regular than the model's, and where a model is wrong the summaries
-# decide which side of the data it is fitted to.
+# posterior: there all methods agree to about a standard deviation, and summaries make posteriors wider. For the lynx
+# they agree with each other and not with the exact posterior: real cycles are more regular than the model's, and
+# where a model is wrong the summaries decide which side of the data it is fitted to.
 
 # %%
 import math

@@ -121,8 +121,8 @@ class MeasuredTable(SphinxDirective):
         table = self.parse_text_to_nodes(markdown_to_rst(text))
         if "folded" not in self.options:
             return table
-        opened, closed = "<details><summary>Table</summary>", "</details>"
-        return [nodes.raw("", opened, format="html"), *table, nodes.raw("", closed, format="html")]
+        opened, closed = (nodes.raw("", html, format="html") for html in _folded("Table"))
+        return [opened, *table, closed]
 
 
 class Pictures(SphinxDirective):
@@ -140,13 +140,14 @@ class Pictures(SphinxDirective):
             if code:
                 script, function = code[0].split()
                 shown = [f".. literalinclude:: {script}", f"   :pyobject: {function}", ""]
-                card += [*_html("<details><summary>Code</summary>"), *shown, *_html("</details>")]
+                opened, closed = ([".. raw:: html", "", f"   {html}", ""] for html in _folded("Code"))
+                card += [*opened, *shown, *closed]
             cards += [".. container:: card", "", *(f"   {row}" for row in card)]
         return self.parse_text_to_nodes("\n".join([".. container:: gallery", "", *(f"   {row}" for row in cards)]))
 
 
-def _html(text):
-    return [".. raw:: html", "", f"   {text}", ""]
+def _folded(title):
+    return f"<details><summary>{title}</summary>", "</details>"
 
 
 def _inline_math(self, node):

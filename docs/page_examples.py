@@ -55,4 +55,4 @@ def examples_of(page: Path) -> list[str]:
 
 def checksum(blocks: Iterable[str]) -> str:
     """Return what tells blocks of code from others, in whose place kept output would be wrong; layout is no matter."""
-    return hashlib.sha256("\n".join(ast.dump(ast.parse(block)) for block in blocks).encode()).hexdigest()[:12]
+    return hashlib.sha256("\n".join(ast.unparse(ast.parse(block)) for block in blocks).encode()).hexdigest()[:12]

@@ -117,8 +117,9 @@ def summaries(times):
 # %% [markdown]
 # ## Learning
 #
-# All people have as many trials here. With unequal numbers, simulate numbers like those of the data
-# and give their logarithm to the learner as one more parameter, which the model then knows.
+# All people have equally many trials here. With unequal numbers, simulate numbers like those of
+# the data and give their logarithm to the learner as one more parameter, which the model then
+# knows.
 #
 # Five thousand people are simulated from a distribution that is wider than the population: the
 # posterior must lie inside it. `LearnedLikelihood` learns how the mean and the spread of the

@@ -42,6 +42,7 @@ def test_sum_and_chain_rule_against_the_marginal():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda z, x: KernelBayesRule(regularization="marginal"), "must be a positive number"),
         (lambda z, x: KernelBayesRule().fit(z, x, z[:, :1]), "they must agree"),
         (lambda z, x: KernelBayesRule().fit(z, x).mean(x[:, :1]), "columns"),
         (lambda z, x: KernelBayesRule().fit(z, x, z, -np.ones(len(z))), "positive number"),

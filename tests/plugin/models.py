@@ -155,12 +155,14 @@ def learned_at(model, positions, **kwargs):
 
 
 def copied(search):
-    """A copy of a search that has learned: what is compiled is that of both."""
+    """A copy of a search that has learned, as if nothing had been drawn with it: what is compiled is that of both."""
     search = copy(search)
-    for part in ("record", "challengers"):
+    for part in ("record", "challengers", "chains"):
         setattr(search, part, copy(getattr(search, part)))
-    for owner in (search, search.record):
+    for owner in (search, search.record, search.chains):
         vars(owner).update({name: list(v) for name, v in vars(owner).items() if isinstance(v, list)})
+    search.rng = search.challengers._rng = np.random.default_rng(0)
+    search._renew(search.fits)
     return search
 
 

@@ -149,7 +149,7 @@ def test_estimates_and_draws_of_another_shape_are_named():
         )
         with pytest.raises(TypeError, match=r"array of the data's shape \(3,\)"):
             pm.Model.get_context().compile_logp()({"theta": 0.0})
-        with pytest.raises(ValueError, match=r"returned shape \(2,\) for size=\(3,\)"):
+        with pytest.raises(ValueError, match=r"returned shape \(2,\) for size=\(3,\); it must return a data set"):
             pm.draw(y)
         with pytest.raises(TypeError, match="random must be a function"):
             pk.EstimatedLikelihood("z", lambda r, t, y: 0.0, theta, observed=np.zeros(3), random=3)
