@@ -115,13 +115,13 @@ def _draw_claw(above, below):
     above.plot(precisions, approximation.pdf(precisions), "C1--", label="expectation propagation")
     above.set(xlabel="precision of the kernel", ylabel="density", title="50 claw points")
     above.set_xlim(0.0, approximation.ppf(0.9999))
-    above.legend()
+    above.legend(frameon=False)
     grid = np.linspace(-3.5, 3.5, 400)
     below.fill_between(grid, *fit.interval(grid, rng=0), color="C1", alpha=0.3, label="90 % band of the bandwidth")
     below.plot(grid, np.exp(fit.log_density(grid)), "C1", label="at the mean precision")
     below.plot(grid, CLAW.density(grid), "k:", label="truth")
-    below.set(xlabel="x", ylabel="density", ylim=(0.0, 0.8))
-    below.legend()
+    below.set(xlabel="x", ylabel="density", ylim=(0.0, 1.0))
+    below.legend(loc="upper right", frameon=False)
 
 
 def _draw_trimodal(above, below):
@@ -135,9 +135,9 @@ def _draw_trimodal(above, below):
     above.contour(*exact.nodes, density.T, colors="k", levels=6, linewidths=1)
     above.plot([], [], "k", label="true posterior")
     low, high = np.quantile(draws, [0.0005, 0.9995], axis=0)
-    above.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), title="200 points of three modes")
+    above.set(xlim=(low[0], high[0]), ylim=(low[1], 1.3 * high[1]), title="200 points of three modes")
     above.set(xlabel="precision along the first axis", ylabel="along the second axis")
-    above.legend(loc="upper right")
+    above.legend(loc="upper right", markerscale=6, frameon=False)
     nodes = np.linspace(-3.5, 3.5, 100)
     places = np.stack(np.meshgrid(nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 2)
     below.contour(nodes, nodes, np.exp(fit.log_density(places)).reshape(100, 100).T, colors="C1", levels=8)
