@@ -9,6 +9,7 @@ import pytest
 
 import pymc_kernel as pk
 import pymc_kernel.errors
+from benchmarks import harness
 from docs.page_examples import DOCS, PAGES, PAGES_OF_METHODS, examples_of
 from docs.page_outputs import OUTPUT, mark_of
 from docs.tutorial_pages import ORDER
@@ -84,7 +85,7 @@ def test_each_picture_is_in_the_gallery():
 
 
 def test_tables_that_pages_show_are_in_the_results():
-    results = (DOCS.parent / "benchmarks" / "RESULTS.md").read_text()
+    results = harness.RESULTS.read_text()
     names = re.findall(r"^\.\. measured:: (\S+)$", (DOCS / "measured.rst").read_text(), flags=re.M)
     assert names
     assert all(f"<!-- {name} -->" in results and f"<!-- /{name} -->" in results for name in names)
@@ -111,8 +112,8 @@ def test_docstrings_that_promise_evidence_say_it_in_the_same_words(name):
 def rows_by_command():
     """Return the rows of the tables in RESULTS and ZOO by the command that their heading names."""
     rows, command = {}, ""
-    for name in ("RESULTS.md", "ZOO.md"):
-        for line in (DOCS.parent / "benchmarks" / name).read_text().splitlines():
+    for path in (harness.RESULTS, harness.ZOO):
+        for line in path.read_text().splitlines():
             if found := re.match(r"##.*python -m ([\w.]+)", line):
                 command = found[1]
             elif line.startswith("|"):
@@ -153,7 +154,7 @@ def as_written(number, other, factor=1.0):
     """Return whether a number is another one rounded: to its last decimal, or a large one by a hundredth at most."""
     written = number.replace(",", "")
     half_a_digit = 0.5 * 10.0 ** -len(written.partition(".")[2])
-    rounded = 0.01 * float(written) if "," in written or "," in number else 0.0
+    rounded = 0.01 * float(written) if "," in number else 0.0
     return abs(factor * float(other.replace(",", "")) - float(written)) <= max(half_a_digit, rounded)
 
 

@@ -283,8 +283,8 @@ def _warn(state: State, stats: xr.Dataset, model: pm.Model) -> None:
         "Take more simulations, or summaries that vary smoothly with the parameters. If the data are nothing like what "
         "the model simulates, check its prior."
     )
-    words = [words for words, holds in found.items() if holds]
-    words += filter(None, [differences(float(stats["learning_error"]))])
+    apart = differences(float(stats["learning_error"]))
+    words = [words for words, holds in (found | {apart: bool(apart)}).items() if holds]
     if state.checks is not None:
         variables = [model.values_to_rvs[value] for value in model.value_vars]
         words += _words_of(state.checks, coordinate_names(variables, value_shapes(model)))
