@@ -234,6 +234,7 @@ KHMC = {
     "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
     "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},
+    "coordinates given one": {"mcmc.conditionally_normal.fitted": lambda *given: None},
     "climbs from draws of the prior": {
         "plugin.model.priors.other_hills": lambda places, *given: KnownPlaces(*(part[:0] for part in places))
     },

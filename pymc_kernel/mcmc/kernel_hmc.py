@@ -35,6 +35,7 @@ from pymc_kernel.mcmc.surrogate_fit import (
     SurrogateFit,
     along,
     check_surrogate_moves,
+    in_unit,
     joint_shape,
     refit,
     to_unit,
@@ -171,8 +172,9 @@ def step(
 def _log_weight(state):
     if not (state.is_weighed and state.fit is not None and state.walk_share < 1.0):
         return math.nan
-    here = to_unit(state.fit.factor, state.fit.mean, state.position[None])[0]
-    return state.log_density - value_and_score(here, state.fit.expansion, np.empty_like(here))
+    [here], log_det = in_unit(state.fit, state.position[None])
+    value = value_and_score(here, state.fit.expansion, np.empty_like(here))
+    return state.log_density - value - float(np.sum(log_det))
 
 
 # -- learning -------------------------------------------------------------------------------------------

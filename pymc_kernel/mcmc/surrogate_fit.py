@@ -10,6 +10,8 @@ import numpy as np
 from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.linalg import definite_cholesky, lower_times, ridged_cholesky, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
+from pymc_kernel.mcmc import conditionally_normal
+from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal
 from pymc_kernel.mcmc.metropolis import recent, shape_of
 from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_step_size, random_chains
 from pymc_kernel.parallel import one_blas_thread
@@ -45,6 +47,7 @@ class SurrogateFit(NamedTuple):
     chain_length: int  # trajectories of a proposal
     learned: Learned
     shape: Shape  # of the draws
+    coordinates: ConditionallyNormal | None = None  # that the fit is in; those of the density without
 
 
 @compiled
@@ -154,11 +157,21 @@ def along(
 
     Also the log ratios (n,) of the surrogate, before to after, and the numbers of leapfrog steps (n,).
     """
-    here = to_unit(fit.factor, fit.mean, positions)
+    here, log_det = in_unit(fit, positions)
     settings = fit.chain_length, fit.step_size, fit.num_steps, fit.expansion
     ends, values, firsts, steps = random_chains(rng, here, *settings)
     with np.errstate(over="ignore", invalid="ignore"):  # trajectories that diverged
-        return _from_unit(fit.factor, fit.mean, ends), firsts - values, steps
+        places = _from_unit(fit.factor, fit.mean, ends)
+        if fit.coordinates is not None:
+            places = fit.coordinates.bend(places)
+            log_det = log_det - fit.coordinates.straighten(places)[1]
+        return places, firsts - values + log_det, steps
+
+
+def in_unit(fit: SurrogateFit, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
+    """Return positions (n, d) in the coordinates q of the fit, and log determinants (n,) or 0.0, but for a constant."""
+    straight, log_det = (positions, 0.0) if fit.coordinates is None else fit.coordinates.straighten(positions)
+    return to_unit(fit.factor, fit.mean, straight), log_det
 
 
 # -- chains -------------------------------------------------------------------------------------------
@@ -170,15 +183,29 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     # From all draws since burn-in, as the walks' shapes still contain the burn-in from a far start.
-    draws, shape = bulk_of(states), shape_of(bulk_of(states, 1.0), joint_shape(states))
+    draws, everything = bulk_of(states), bulk_of(states, 1.0)
+    shape = of_draws = shape_of(everything, joint_shape(states))
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
+    places, values = rows[:, :-1], rows[:, -1]
+    coordinates, before = None, previous and previous.coordinates
+    if config.surrogate.learns_from == "values" and (search or before):
+        coordinates = conditionally_normal.fitted(everything, places, values, None if search else before)
+    if coordinates:
+        (draws, _), (everything, _) = coordinates.straighten(draws), coordinates.straighten(everything)
+        places, log_det = coordinates.straighten(places)
+        near = (np.abs(places) < conditionally_normal.FARTHEST).all(axis=1)
+        places, values = places[near], (values - log_det)[near]
+        shape = shape_of(everything, (np.zeros(places.shape[1]), np.eye(places.shape[1])))
+    if bool(coordinates) != bool(before):  # settings in other coordinates say nothing
+        previous, search = None, True
     learned = learn(
-        rng, config.surrogate, draws, rows[:, :-1], rows[:, -1], shape, previous and previous.learned,
+        rng, config.surrogate, draws, places, values, shape, previous and previous.learned,
         search=search, noisy=config.noisy,
     )  # fmt: skip
     if learned is None:
         return None
-    return tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)._replace(shape=shape)
+    fit = tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)
+    return fit._replace(shape=of_draws, coordinates=coordinates)
 
 
 def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:

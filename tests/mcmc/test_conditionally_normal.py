@@ -1,0 +1,140 @@
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from benchmarks.measures import smallest_bulk_ess
+from pymc_kernel.mcmc import kernel_hmc as kh
+from pymc_kernel.mcmc import surrogate_fit
+from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal, fitted
+from tests.mcmc.chains import moved, run, seen
+from tests.reference.bananas import bent_draws, bent_log_density
+from tests.reference.differences import central_differences
+
+ERRORS = np.array([0.5, 1.0, 2.0])
+
+
+def some_map(rng, d):
+    to_unit, driver = rng.normal(size=(d - 1, d - 1)), int(rng.integers(d))
+    others, center, slopes = np.delete(np.arange(d), driver), rng.normal(size=d), 0.3 * rng.normal(size=(4, d - 1))
+    inverse, share = np.linalg.inv(to_unit), rng.random(d - 1)
+    return ConditionallyNormal(driver, others, center, 1.7, to_unit, inverse, -0.8, share, slopes)
+
+
+def neals(x):
+    return -0.5 * (x[:, 0] ** 2 / 4.0 + (x[:, 1:] ** 2).sum(axis=1) * np.exp(-x[:, 0]) + (x.shape[1] - 1) * x[:, 0])
+
+
+def neals_draws(rng, n, d):
+    x = rng.normal(size=(n, d))
+    x[:, 0] *= 2.0
+    x[:, 1:] *= np.exp(0.5 * x[:, :1])
+    return x
+
+
+def hierarchy_draws(rng, n):
+    """Log spread and effects; each is measured once with one of ``ERRORS``, and one was found."""
+    log_spread = 0.5 * rng.normal(size=n)
+    precision = np.exp(-2.0 * log_spread)[:, None] + ERRORS**-2.0
+    return np.column_stack([log_spread, ERRORS**-2.0 / precision + rng.normal(size=(n, 3)) / np.sqrt(precision)])
+
+
+def hierarchy(x):
+    """The log density of these draws."""
+    precision = np.exp(-2.0 * x[:, :1]) + ERRORS**-2.0
+    off = x[:, 1:] - ERRORS**-2.0 / precision
+    return -2.0 * x[:, 0] ** 2 + 0.5 * (np.log(precision) - precision * off**2).sum(axis=1)
+
+
+def test_the_map_is_inverted_and_its_determinant_is_known(rng):
+    found, x = some_map(rng, 4), rng.normal(size=(3, 4))
+    straight, log_det = found.straighten(x)
+    np.testing.assert_allclose(found.bend(straight), x, atol=1e-10)
+    jacobians = [central_differences(lambda y: found.straighten(y[None])[0][0], row) for row in x]
+    dets = [np.linalg.slogdet(jacobian)[1] for jacobian in jacobians]
+    np.testing.assert_allclose(np.diff(log_det), np.diff(dets), atol=1e-6)
+
+
+@pytest.mark.parametrize(("log_density", "draw", "driver"), [
+    (neals, partial(neals_draws, d=5), 0),
+    (hierarchy, hierarchy_draws, 0),
+    (bent_log_density, bent_draws, 0),
+], ids=["funnel", "hierarchy", "banana"])  # fmt: skip
+def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, driver, rng):
+    draws, places = draw(rng, 3000), draw(rng, 1500)
+    places[::3] += rng.normal(size=places[::3].shape)  # proposals that were rejected
+    found = fitted(draws, places, log_density(places))
+    assert found.driver == driver
+    straight = found.straighten(draw(rng, 4000))[0]
+    for z in straight[:, found.others].T:
+        low = straight[:, driver] < 0.0
+        assert stats.kstest(z[low], stats.norm.cdf).pvalue > 1e-4
+        assert stats.kstest(z[~low], stats.norm.cdf).pvalue > 1e-4
+
+
+def test_shares_are_those_of_what_the_driver_scales(rng):
+    """Given the log spread the precision of an effect is 1 / spread^2 + 1 / error^2."""
+    draws = hierarchy_draws(rng, 3000)
+    found = fitted(draws, draws[:1500], hierarchy(draws[:1500]))
+    middle = np.exp(-2.0 * np.median(draws[:, 0]))
+    np.testing.assert_allclose(np.sort(found.share), np.sort(middle / (middle + ERRORS**-2.0)), atol=1e-3)
+    assert found.rate == pytest.approx(2.0 * draws[:, 0].std(), rel=1e-3)
+
+
+@pytest.mark.parametrize("draws", [
+    lambda rng: rng.normal(size=(1500, 3)),  # normal
+    lambda rng: neals_draws(rng, 1500, 1),
+    lambda rng: neals_draws(rng, 60, 5),  # too few
+    lambda rng: neals_draws(rng, 1500, 3) * [1.0, 0.0, 1.0],  # a chain that stands in one coordinate
+], ids=["normal", "one", "few", "constant"])  # fmt: skip
+def test_otherwise_there_is_none(draws, rng):
+    x = draws(rng)
+    values = stats.norm.logpdf(x).sum(axis=1) if x.shape == (1500, 3) and x.std(axis=0).all() else neals(x)
+    assert fitted(x, x, values) is None
+
+
+def test_draws_and_values_agree(rng):
+    """Where draws are of a normal distribution, values of a funnel do not bend their coordinates."""
+    assert fitted(rng.normal(size=(1500, 5)) * [2.0, 1.0, 1.0, 1.0, 1.0], *at_some(rng)) is None
+
+
+def at_some(rng):
+    places = neals_draws(rng, 1500, 5)
+    return places, neals(places)
+
+
+def test_moves_along_a_wrong_surrogate_in_other_coordinates_are_invariant(rng):
+    """It was learned from a funnel that opens too slowly, elsewhere."""
+    accepted, config = [], kh.Config()
+    wrong = neals_draws(rng, 300, 2) * [1.5, 1.0] + [1.0, 0.5]
+    state = seen(kh.init(np.zeros(2), 0.0, config), wrong, neals((wrong - [1.0, 0.5]) / [1.5, 1.0]))
+    state = kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config)._replace(walk_share=0.0)
+    assert state.fit.coordinates.share[0] > 0.9
+
+    def step(*given):
+        after, info = kh.step(*given, config)
+        accepted.append(info.accepted)
+        return after, info
+
+    target = SimpleNamespace(sample=partial(neals_draws, d=2), log_density=lambda x: neals(x[None])[0])
+    points = moved(rng, target, partial(kh.relocate, state), step, 2500, 5)
+    assert 0.1 < np.mean(accepted) < 0.9
+    assert stats.kstest(points[:, 0] / 2.0, stats.norm.cdf).pvalue > 1e-4
+    assert stats.kstest(points[:, 1] * np.exp(-0.5 * points[:, 0]), stats.norm.cdf).pvalue > 1e-4
+
+
+def test_a_funnel_is_drawn_nearly_independently(rng):
+    def log_density(x):
+        return neals(x[None])[0]
+
+    draws, state = run(kh, rng, log_density, np.zeros(6), tune=1500, draws=1500)
+    assert smallest_bulk_ess(draws[None]) > 300
+    thinned = draws[::10]
+    assert stats.kstest(thinned[:, 0] / 2.0, stats.norm.cdf).pvalue > 1e-4
+    assert stats.kstest(thinned[:, 1] * np.exp(-0.5 * thinned[:, 0]), stats.norm.cdf).pvalue > 1e-4
+    weights = []
+    for x in neals_draws(rng, 50, 6):
+        weights.append(kh.step(rng, kh.relocate(state, x, log_density(x)), log_density, kh.Config())[1].log_weight)
+    assert np.std(weights) < 0.1
