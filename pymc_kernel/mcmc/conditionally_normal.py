@@ -63,6 +63,21 @@ class ConditionallyNormal(NamedTuple):
         out[:, self.others] = (mean + z[:, self.others] / np.sqrt(precision)) @ self.from_unit
         return out + self.center
 
+    def pull_back(self, x: np.ndarray, scores: np.ndarray) -> np.ndarray:
+        """Return the scores in x of a density with ``scores`` (n, d) at the straightened x."""
+        out = np.empty_like(x)
+        u = (x[:, self.driver] - self.center[self.driver]) / self.spread
+        (mean, precision), e = self._given(u), _exponential(u, self.rate)
+        change = -self.rate * self.share * e  # of the precision, with u
+        powers = np.concatenate([np.zeros_like(e), np.ones_like(e), 2.0 * u[:, None], -self.rate * e], axis=1)
+        mean_change = (powers @ self.slopes - mean * change) / precision
+        off = (x - self.center)[:, self.others] @ self.to_unit - mean
+        pulled = scores[:, self.others] * np.sqrt(precision)
+        own = (pulled * (0.5 * change / precision * off - mean_change) + 0.5 * change / precision).sum(axis=1)
+        out[:, self.driver] = (scores[:, self.driver] + own) / self.spread
+        out[:, self.others] = pulled @ self.to_unit.T
+        return out
+
     def _given(self, u):
         """Return means and precisions (n, d - 1) of v."""
         e = _exponential(u, self.rate)

@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from numbers import Real
 from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.kernels.points import check_whole
+from pymc_kernel.kernels.points import as_points, check_whole
 from pymc_kernel.linalg import definite_cholesky, lower_times, ridged_cholesky, solve_lower, whiten
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc import conditionally_normal
@@ -36,6 +37,37 @@ class Learned(NamedTuple):
     quality: float  # leave-one-out error of values, or held-out score-matching loss
 
 
+@dataclass(frozen=True)
+class StraightenedSurrogate:
+    """A surrogate that was learned in other coordinates, as a function of the density's own.
+
+    Attributes
+    ----------
+    surrogate : KernelExpansion
+        In the straightened coordinates.
+    coordinates : ConditionallyNormal
+        The map to them.
+    """
+
+    surrogate: KernelExpansion
+    coordinates: ConditionallyNormal
+
+    @property
+    def num_dims(self) -> int:
+        """The dimension d of the points."""
+        return self.surrogate.num_dims
+
+    def log_density(self, x) -> np.ndarray:
+        """Return the log density up to a constant at each row of ``x`` (n, d), shape (n,). O(n m d)."""
+        straight, log_det = self.coordinates.straighten(as_points(x, "x", num_dims=self.num_dims))
+        return self.surrogate.log_density(straight) + log_det
+
+    def score(self, x) -> np.ndarray:
+        """Return the gradient of the log density at each row of ``x`` (n, d), shape (n, d). O(n m d)."""
+        x = as_points(x, "x", num_dims=self.num_dims)
+        return self.coordinates.pull_back(x, self.surrogate.score(self.coordinates.straighten(x)[0]))
+
+
 class SurrogateFit(NamedTuple):
     """A surrogate and how to move along it; frozen between fits."""
 
@@ -48,6 +80,12 @@ class SurrogateFit(NamedTuple):
     learned: Learned
     shape: Shape  # of the draws
     coordinates: ConditionallyNormal | None = None  # that the fit is in; those of the density without
+
+    @property
+    def surrogate(self) -> KernelExpansion | StraightenedSurrogate:
+        """The surrogate in the coordinates of the density."""
+        learned = self.learned.surrogate
+        return learned if self.coordinates is None else StraightenedSurrogate(learned, self.coordinates)
 
 
 @compiled

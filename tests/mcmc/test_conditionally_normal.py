@@ -6,6 +6,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.measures import smallest_bulk_ess
+from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import surrogate_fit
 from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal, fitted
@@ -55,6 +56,14 @@ def test_the_map_is_inverted_and_its_determinant_is_known(rng):
     jacobians = [central_differences(lambda y: found.straighten(y[None])[0][0], row) for row in x]
     dets = [np.linalg.slogdet(jacobian)[1] for jacobian in jacobians]
     np.testing.assert_allclose(np.diff(log_det), np.diff(dets), atol=1e-6)
+
+
+def test_scores_of_a_straightened_surrogate_are_its_slopes(rng):
+    points = rng.normal(size=(60, 4))
+    learned = S.Values().fit(points, -0.5 * (points**2).sum(axis=1) + np.sin(points).sum(axis=1), rng)
+    surrogate, x = surrogate_fit.StraightenedSurrogate(learned, some_map(rng, 4)), rng.normal(size=(3, 4))
+    slopes = [central_differences(lambda y: surrogate.log_density(y[None])[0], row) for row in x]
+    np.testing.assert_allclose(surrogate.score(x), slopes, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("log_density", "draw", "driver"), [
@@ -134,6 +143,8 @@ def test_a_funnel_is_drawn_nearly_independently(rng):
     thinned = draws[::10]
     assert stats.kstest(thinned[:, 0] / 2.0, stats.norm.cdf).pvalue > 1e-4
     assert stats.kstest(thinned[:, 1] * np.exp(-0.5 * thinned[:, 0]), stats.norm.cdf).pvalue > 1e-4
+    x = neals_draws(rng, 1000, 6)
+    assert np.std(state.fit.surrogate.log_density(x) - neals(x)) < 0.1
     weights = []
     for x in neals_draws(rng, 50, 6):
         weights.append(kh.step(rng, kh.relocate(state, x, log_density(x)), log_density, kh.Config())[1].log_weight)

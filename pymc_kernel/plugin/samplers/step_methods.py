@@ -266,7 +266,7 @@ class KernelHMC(TransitionStep):
     def surrogate(self):
         """The fitted surrogate of the log density on the unconstrained scale, None before there is one."""
         state = self.learned if self.transition is None else self.transition
-        return None if state is None or state.fit is None else state.fit.learned.surrogate
+        return None if state is None or state.fit is None else state.fit.surrogate
 
     @staticmethod
     def competence(var, has_grad):
