@@ -7,6 +7,8 @@ leapfrog trajectories along it, and accepts with the true log density or a kept 
 - A proposal is the end of a chain of trajectories on the surrogate alone, accepted with pi(y) s(x) / (pi(x) s(y)), s
   the surrogate's density (Liu 2001, section 9.4.3). Step size, length and number of the trajectories are chosen on the
   surrogate, without evaluations. Where it is good, draws are nearly independent, for one evaluation each.
+- A surrogate of values is learned in coordinates in which, given one of them, the others are normal, where a fit finds
+  such ones: funnels, hierarchies and bananas then have one scale everywhere, see ``conditionally_normal``.
 - A share of the moves are those of adaptive Metropolis, so that a bad surrogate costs efficiency, but neither
   correctness nor irreducibility.
 - Until the log density has stopped rising nothing is learned about the posterior, see ``burn_in``.

@@ -218,6 +218,10 @@ class KernelHMC(TransitionStep):
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
     (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
 
+    Where the values of the log density say that, given one coordinate, the others are normal, with a mean and a scale
+    that depend on it, the surrogate is learned in coordinates that are straightened accordingly: in funnels,
+    hierarchies in centered form and bananas, of up to 30 dimensions.
+
     A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone; its end is one
     proposal. The number of trajectories is chosen on the surrogate, so that the end is nearly independent of the start.
     After tuning everything is frozen. Learning takes some seconds per chain (O(n^3) for at most 1,000 points, twenty
