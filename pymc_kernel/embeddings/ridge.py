@@ -11,6 +11,7 @@ import numpy as np
 from scipy.linalg import eigh, solve_triangular
 
 from pymc_kernel.kernels import FeatureKernel
+from pymc_kernel.kernels.points import SMALLEST
 from pymc_kernel.linalg import pivoted_cholesky
 
 _ROUNDING = 1e-12  # of the largest eigenvalue
@@ -55,8 +56,10 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
         return GramFactor(np.ascontiguousarray(kernel.features(points), dtype=float), kernel.features)
     n, diagonal = len(points), kernel.diagonal(points)
     trace = diagonal.sum()
-    if not trace > 0.0:
-        raise ValueError("the kernel is zero at all points, so it cannot distinguish them; take another kernel.")
+    if not trace > n * SMALLEST**2:  # else its inverse has no floating-point number
+        raise ValueError(
+            "the kernel is zero, or nearly, at all points: it cannot distinguish them; take another kernel."
+        )
     # A remainder of at most this on each entry of the diagonal keeps its sum below the share of the trace.
     level = tolerance * trace / n
     features, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), num_basis, level)

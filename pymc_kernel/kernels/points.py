@@ -8,7 +8,7 @@ from scipy.special import ndtri
 
 MAD_TO_SD = 1.0 / ndtri(0.75)  # standard deviation of a normal distribution over its median absolute deviation
 _ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
-_SMALLEST, LARGEST = 1e-60, 1e60  # their fourth powers, as in curvatures, still fit into floating point
+SMALLEST, LARGEST = 1e-60, 1e60  # their fourth powers, as in curvatures, still fit into floating point
 
 
 def check_between(*optional: str, high: float = 1.0, **numbers) -> None:
@@ -71,7 +71,7 @@ def check_magnitude(values: np.ndarray, name: str) -> None:
     largest, spread = np.abs(values).max(), np.ptp(values, axis=0)
     if largest > LARGEST:
         raise ValueError(f"{name} has numbers as large as {largest:.1g}; rescale them to less than {LARGEST:.0e}.")
-    if ((spread > 0.0) & (spread < _SMALLEST)).any():
+    if ((spread > 0.0) & (spread < SMALLEST)).any():
         raise ValueError(f"{name} spreads over no more than {spread.min():.1g} in a column; rescale it.")
 
 

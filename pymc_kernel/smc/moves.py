@@ -67,7 +67,7 @@ def covariance_factor(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     mean = positions.mean(axis=0)
     covariance = np.atleast_2d(np.cov(positions.T, bias=True))
     diagonal = np.diag(covariance)
-    is_flat = (diagonal <= 0.0).any()
+    is_flat = (np.minimum(diagonal, np.ptp(positions, axis=0)) <= 0.0).any()
     factor = None if is_flat else ridged_cholesky(covariance)
     if is_flat or (np.diag(factor) < 2.0 * np.sqrt(RIDGE * diagonal)).any():
         raise ValueError(

@@ -24,6 +24,8 @@ def prepared(chains: ScoredChains, kernel, how: str, rng=None) -> tiles.Stein:
     draws, scores = standardize(chains.draws, chains.scores, how)
     kernel = default_kernel() if kernel is None else kernel.resolve(draws, rng or np.random.default_rng(0))
     stein = tiles.prepare(draws, scores, kernel)
+    if not min(np.sqrt(stein.factor), stein.inverse.min()) > 1.0 / LARGEST:
+        raise ValueError(f"length_scale is above {LARGEST:.0e} in units of the draws: give a smaller one.")
     largest = max(np.abs(stein.points).max(), np.abs(stein.scores).max(), np.sqrt(stein.factor), stein.inverse.max())
     if not largest < LARGEST:
         raise ValueError(
@@ -76,7 +78,16 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
 
 @one_blas_thread
 def stein_matrix(draws, scores, kernel=None, *, how: str = "straighten") -> np.ndarray:
-    """Return the Stein kernel of all pairs, (n, n): for small n, where the matrix itself is wanted."""
-    stein = prepared(as_chains(draws, scores), kernel, how)
-    n = len(stein.points)
-    return tiles.fill(stein, slice(0, n), 0, np.empty((n, n)))
+    """Return the Stein kernel of all pairs, (n, n): for small n, where the matrix itself is wanted.
+
+    Its mean is ``ksd_squared``: repeated draws have the mean of their scores, and count once for the coordinates.
+    """
+    chains = as_chains(draws, scores)
+    merged = merge_repeats(chains)  # whose coordinates a discrepancy has
+    stein, m = prepared(merged, kernel, how), len(merged.draws)
+    matrix = tiles.fill(stein, slice(0, m), 0, np.empty((m, m)))
+    if m == len(chains.draws):
+        return matrix
+    same = np.unique(np.concatenate([merged.draws, chains.draws]), axis=0, return_inverse=True)[1]
+    place = np.argsort(same[:m])[same[m:]]
+    return matrix[np.ix_(place, place)]

@@ -1,5 +1,3 @@
-import logging
-
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -107,7 +105,6 @@ def test_chains_begin_where_the_emulated_model_has_a_density(monkeypatch):
 
 @pytest.mark.slow
 def test_probabilities_of_a_black_box_stay_probabilities():
-    logging.getLogger("pymc").setLevel(logging.ERROR)
     emulated = pk.emulate(logistic_model(), random_seed=3, progressbar=False)
     assert emulated.emulation.distance < 0.05
     idata = pm.sample(500, tune=500, chains=2, cores=1, model=emulated, random_seed=1, progressbar=False)

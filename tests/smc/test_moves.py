@@ -134,6 +134,8 @@ def test_collapsed_particles_are_an_error(rng):
     positions = np.column_stack([rng.normal(size=20), np.ones(20)])
     with pytest.raises(ValueError, match="into a subspace of the 2"):
         covariance_factor(positions)
+    with pytest.raises(ValueError, match="into a subspace of the 1"):
+        covariance_factor(np.full((12, 1), 0.001))  # whose mean is rounded
     line = rng.normal(size=(20, 1)) * [1.0, 2.0, -1.0]
     with pytest.raises(ValueError, match="into a subspace of the 3"):
         covariance_factor(line)

@@ -161,6 +161,8 @@ def test_bad_input_is_refused(rng):
         stein.ksd_squared(draws, draws[:, :2])
     with pytest.raises(ValueError, match=r"too few to whiten.*how="):
         stein.ksd_squared(draws[:6], -draws[:6])
+    with pytest.raises(ValueError, match="length_scale is above 1e"):
+        stein.ksd_squared(draws, -draws, K.Gaussian(1e150))
     with pytest.raises(TypeError, match="kink at zero"):
         stein.ksd_squared(draws, -draws, K.Laplace(1.0))
     with pytest.raises(TypeError, match="radial"):
@@ -184,3 +186,4 @@ def test_draws_that_repeat_are_draws_with_weights(statistic, rng):
         expected = (total - squares) / (counts.sum() ** 2 - (counts**2).sum())
     found = stein.ksd_squared(draws[order], scores[order], statistic=statistic)
     assert found == pytest.approx(expected, rel=1e-10)
+    np.testing.assert_allclose(stein.stein_matrix(draws[order], scores[order]), matrix[np.ix_(order, order)], rtol=1e-9)
