@@ -23,12 +23,13 @@ from scipy.linalg import lstsq
 from scipy.optimize import minimize_scalar
 
 from pymc_kernel.linalg import definite_cholesky, whiten
+from pymc_kernel.mcmc.metropolis import shape_of
 
 FARTHEST = 1e4  # in units of the draws: places beyond are left out
 _MOST_ROWS = 2000  # evaluations that it is fitted to: twice as many as coefficients in 30 dimensions
 _LOG_STEP = math.log(3.0)  # between rates that are tried; around the best of them a finer search follows
 _LOG_RATES = _LOG_STEP * np.arange(3.0)  # for a standard deviation of the driver
-_NEWTON_STEPS = 3  # for the rate: they double the digits where the fit is exact
+_NEWTON_STEPS = 4  # for the rate: they double the digits where the fit is exact
 _ROUNDING = 1e-10  # of features
 _EXACT = 1e-12  # squared error in nats that is due to rounding
 _LARGEST_EXPONENT = 200.0  # whose exponential has a finite square of a square
@@ -94,14 +95,14 @@ def fitted(
     the draws (n, d) no closer to a normal distribution. O(m d^4) time, and O(m d^2) memory.
     """
     d, center, spread = draws.shape[1], np.median(draws, axis=0), draws.std(axis=0)
-    near = (np.abs(places - center) < FARTHEST * spread).all(axis=1)
-    stride = -(-np.count_nonzero(near) // _MOST_ROWS)
-    if d == 1 or near.sum() // max(stride, 1) < 2 * (d + 1) * (d + 2) or definite_cholesky(np.cov(draws.T)) is None:
+    near = np.flatnonzero((np.abs(places - center) < FARTHEST * spread).all(axis=1))
+    near = near[np.linspace(0, len(near) - 1, min(len(near), _MOST_ROWS)).astype(int)]
+    if d == 1 or len(near) < 2 * (d + 1) * (d + 2) or shape_of(draws, None) is None:
         return None
-    scaled, values = ((places - center) / spread)[near][::stride], values[near][::stride] - values.max()
-    # Errors count relative to how deep a place lies. Features grow with the fourth power of a distance, so with these
-    # weights no place far out outweighs all others.
-    weights = 1.0 / ((1.0 - values / (2.0 * d)) * (1.0 + (scaled**2).mean(axis=1)) ** 2)[:, None]
+    scaled, values = ((places - center) / spread)[near], values[near] - values.max()
+    # Features grow with the fourth power of a distance, so with these weights no place far out outweighs all others,
+    # and of two places the deeper one counts less: log densities of failed solutions may be anything.
+    weights = ((1.0 - values / (2.0 * d)) * (1.0 + (scaled**2).mean(axis=1)))[:, None] ** -2.0
     targets = weights[:, 0] * values
     plain = weights * np.concatenate([np.ones((len(scaled), 1)), scaled, _pairs(scaled)], axis=1)
     if start is None:
@@ -112,20 +113,10 @@ def fitted(
     score, rate, coefficients = _with_best_rate(scaled[:, driver], scaled[:, others], rate, weights, targets)
     if score >= _least_squares(plain, targets)[0]:
         return None
-    c, pairs = d - 1, (d - 1) * d // 2
-    _, steady, constant, _, scaling, exponential = np.split(coefficients, np.cumsum([5, 3 * c, pairs, 1, c]))
-    constant, exponential = _matrix(constant, c), _matrix(exponential, c)
-    factor = definite_cholesky(constant + exponential)
-    if factor is None:
+    form = _normal_form(coefficients, (draws - center) / spread, driver, others, rate)
+    if form is None:
         return None
-    inverse = np.linalg.inv(factor)
-    share, vectors = np.linalg.eigh(inverse @ exponential @ inverse.T)
-    share, to_unit, from_unit = np.clip(share, 0.0, 1.0), factor @ vectors, vectors.T @ inverse
-    slopes = np.concatenate([steady.reshape(3, c), scaling[None]]) @ from_unit.T
-    # The part that e scales has its center among the draws: where its share is zero, fits say anything.
-    v = ((draws - center) / spread)[:, others] @ to_unit
-    with np.errstate(divide="ignore", invalid="ignore"):
-        slopes[3] = share * np.clip(np.where(share > 0.0, slopes[3] / share, 0.0), v.min(axis=0), v.max(axis=0))
+    share, to_unit, from_unit, slopes = form
     to_unit, from_unit = to_unit / spread[others, None], from_unit * spread[others]
     found = ConditionallyNormal(driver, others, center, spread[driver], to_unit, from_unit, rate, share, slopes)
     straight, log_det = found.straighten(draws)
@@ -165,12 +156,35 @@ def _with_best_rate(u, w, rate, weights, targets):
             weights * np.concatenate([steady, scaling * _exponential(u, rate), *more], axis=1), targets
         )
 
+    found = []
     for _ in range(_NEWTON_STEPS):
-        coefficients = fit(rate)[1]
+        score, coefficients = fit(rate)
+        found.append((score, rate, coefficients))
         derivative = -u[:, None] * _exponential(u, rate) * (scaling @ coefficients[steady.shape[1] :])[:, None]
         rate += np.clip(fit(rate, derivative)[1][-1], -0.5 * abs(rate), 0.5 * abs(rate))
-    score, coefficients = fit(rate)
-    return score, rate, coefficients
+    return min(found, key=lambda one: one[0])
+
+
+def _normal_form(coefficients, draws, driver, others, rate):
+    """Return shares, the map of the others to v, its inverse, and slopes, of draws in their units; None without one."""
+    c, pairs = len(others), len(others) * (len(others) + 1) // 2
+    _, steady, constant, _, scaling, exponential = np.split(coefficients, np.cumsum([5, 3 * c, pairs, 1, c]))
+    constant, exponential = _matrix(constant, c), _matrix(exponential, c)
+    factor = definite_cholesky(constant + exponential)
+    if factor is None:
+        return None
+    inverse = np.linalg.inv(factor)
+    share, vectors = np.linalg.eigh(inverse @ exponential @ inverse.T)
+    share, to_unit, from_unit = np.clip(share, 0.0, 1.0), factor @ vectors, vectors.T @ inverse
+    slopes = np.concatenate([steady.reshape(3, c), scaling[None]]) @ from_unit.T
+    u, v, whole = draws[:, driver], draws[:, others] @ to_unit, share == 1.0
+    # What e does not scale has no center where its share is zero: there l is the nearest multiple of e.
+    slopes[3, whole] += (_powers(u, 2) @ slopes[:3, whole]).mean(axis=0) / _exponential(u, rate).mean()
+    slopes[:3, whole] = 0.0
+    # What e scales has its center among the draws: where its share is zero, fits say anything.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        slopes[3] = share * np.clip(np.where(share > 0.0, slopes[3] / share, 0.0), v.min(axis=0), v.max(axis=0))
+    return share, to_unit, from_unit, slopes
 
 
 def _exponential(u, rate):

@@ -66,17 +66,33 @@ def test_scores_of_a_straightened_surrogate_are_its_slopes(rng):
     np.testing.assert_allclose(surrogate.score(x), slopes, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("log_density", "draw", "driver"), [
-    (neals, partial(neals_draws, d=5), 0),
-    (hierarchy, hierarchy_draws, 0),
-    (bent_log_density, bent_draws, 0),
+@pytest.mark.parametrize("is_mirrored", [False, True])
+@pytest.mark.parametrize(("log_density", "draw"), [
+    (neals, partial(neals_draws, d=5)),
+    (hierarchy, hierarchy_draws),
+    (bent_log_density, bent_draws),
 ], ids=["funnel", "hierarchy", "banana"])  # fmt: skip
-def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, driver, rng):
-    draws, places = draw(rng, 3000), draw(rng, 1500)
+def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, is_mirrored, rng):
+    def mirrored(x):  # driver last, and its scale falls
+        return x[:, ::-1] * [*np.ones(x.shape[1] - 1), -1.0]
+
+    def drawn(n):
+        x = draw(rng, n)
+        return mirrored(x) if is_mirrored else x
+
+    def values_at(x):
+        return log_density(np.column_stack([-x[:, -1], x[:, -2::-1]]) if is_mirrored else x)
+
+    draws, places = drawn(3000), drawn(1500)
+    driver = places.shape[1] - 1 if is_mirrored else 0
     places[::3] += rng.normal(size=places[::3].shape)  # proposals that were rejected
-    found = fitted(draws, places, log_density(places))
+    values = values_at(places)
+    places[:5], values[:5] = 20.0 * places[:5], values_at(20.0 * places[:5])  # far out
+    values[5::10] = -1e10  # solutions that failed
+    places[::50], values[::50] = 1e9, 0.0
+    found = fitted(draws, places, values)
     assert found.driver == driver
-    straight = found.straighten(draw(rng, 4000))[0]
+    straight = found.straighten(drawn(4000))[0]
     for z in straight[:, found.others].T:
         low = straight[:, driver] < 0.0
         assert stats.kstest(z[low], stats.norm.cdf).pvalue > 1e-4
@@ -90,6 +106,34 @@ def test_shares_are_those_of_what_the_driver_scales(rng):
     middle = np.exp(-2.0 * np.median(draws[:, 0]))
     np.testing.assert_allclose(np.sort(found.share), np.sort(middle / (middle + ERRORS**-2.0)), atol=1e-3)
     assert found.rate == pytest.approx(2.0 * draws[:, 0].std(), rel=1e-3)
+
+
+def test_a_fit_goes_on_from_the_last_one(rng):
+    """With its driver, and its rate in units of x, though draws have another spread now."""
+    x = neals_draws(rng, 3000, 5)
+    few = x[np.abs(x[:, 0]) < 1.0]
+    first = fitted(few, few, neals(few))
+    assert fitted(x, x[:1500], neals(x[:1500]), first).rate / x[:, 0].std() == pytest.approx(1.0, rel=1e-6)
+    assert fitted(x, x[:1500], neals(x[:1500]), first._replace(driver=2)) is None
+
+
+@pytest.mark.parametrize("num_places", [2001, 3999])
+def test_thirty_dimensions_are_straightened(num_places, rng):
+    draws = neals_draws(rng, num_places, 30)
+    first = some_map(rng, 30)._replace(driver=0, rate=1.8, spread=draws[:, 0].std())
+    assert fitted(draws, draws, neals(draws), first).share.min() > 0.99
+
+
+def test_centers_stay_among_draws_whose_tails_are_heavy(rng):
+    """Where all of a precision is scaled, a part that is not has no center."""
+    for _ in range(5):
+        x = neals_draws(rng, 3000, 5)
+        x[:, 1:] /= np.sqrt(rng.chisquare(5, size=(3000, 1)) / 5.0)
+        squares = (x[:, 1:] ** 2).sum(axis=1) * np.exp(-x[:, 0])
+        values = -0.5 * (x[:, 0] ** 2 / 4.0 + 9.0 * np.log1p(squares / 5.0) + 4.0 * x[:, 0])
+        found = fitted(x, x[:1500], values[:1500])
+        mean, precision = found._given((x[:, 0] - found.center[0]) / found.spread)
+        assert np.abs(mean * np.sqrt(precision)).max() < 15.0
 
 
 @pytest.mark.parametrize("draws", [
