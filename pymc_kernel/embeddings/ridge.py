@@ -58,7 +58,7 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
     trace = diagonal.sum()
     if not trace > n * SMALLEST**2:  # else its inverse has no floating-point number
         raise ValueError(
-            "the kernel is zero, or nearly, at all points: it cannot distinguish them; take another kernel."
+            "the kernel is zero at all points, or nearly: it cannot distinguish them; take another kernel."
         )
     # A remainder of at most this on each entry of the diagonal keeps its sum below the share of the trace.
     level = tolerance * trace / n
