@@ -24,6 +24,7 @@ from scipy.optimize import minimize_scalar
 
 from pymc_kernel.linalg import definite_cholesky, whiten
 from pymc_kernel.mcmc.metropolis import shape_of
+from pymc_kernel.scores.value_regression import curvature_of, trend_features
 
 FARTHEST = 1e4  # in units of the draws: places beyond are left out
 _MOST_ROWS = 2000  # evaluations that it is fitted to: twice as many as coefficients in 30 dimensions
@@ -56,13 +57,13 @@ class ConditionallyNormal(NamedTuple):
         out[:, self.others] = np.sqrt(precision) * ((x - self.center)[:, self.others] @ self.to_unit - mean)
         return out, 0.5 * np.log(precision).sum(axis=1)
 
-    def bend(self, z: np.ndarray) -> np.ndarray:
-        """Return x."""
+    def bend(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return x and the same log determinant as ``straighten`` returns there."""
         out = np.empty_like(z)
         out[:, self.driver] = z[:, self.driver] * self.spread
         mean, precision = self._given(z[:, self.driver])
         out[:, self.others] = (mean + z[:, self.others] / np.sqrt(precision)) @ self.from_unit
-        return out + self.center
+        return out + self.center, 0.5 * np.log(precision).sum(axis=1)
 
     def pull_back(self, x: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Return the scores in x of a density with ``scores`` (n, d) at the straightened x."""
@@ -104,7 +105,7 @@ def fitted(
     # and of two places the deeper one counts less: log densities of failed solutions may be anything.
     weights = ((1.0 - values / (2.0 * d)) * (1.0 + (scaled**2).mean(axis=1)))[:, None] ** -2.0
     targets = weights[:, 0] * values
-    plain = weights * np.concatenate([np.ones((len(scaled), 1)), scaled, _pairs(scaled)], axis=1)
+    plain = weights * trend_features(scaled)
     if start is None:
         driver, rate = _driver_and_rate(scaled, np.corrcoef(draws.T), weights, plain, targets)
     else:
@@ -142,14 +143,14 @@ def _driver_and_rate(scaled, correlations, weights, plain, targets):
         tried += [(score_of(r, sign, u, w), j, sign, r, w) for sign in (1.0, -1.0) for r in _LOG_RATES]
     _, j, sign, log_rate, w = min(tried, key=lambda one: one[0])
     around = log_rate - _LOG_STEP, log_rate + _LOG_STEP
-    return j, sign * math.exp(minimize_scalar(score_of, around, args=(sign, scaled[:, j], w), bounds=around).x)
+    return j, sign * math.exp(minimize_scalar(score_of, args=(sign, scaled[:, j], w), bounds=around).x)
 
 
 def _with_best_rate(u, w, rate, weights, targets):
     """Return criterion, rate and coefficients of the fit, the rate by steps of Gauss and Newton."""
-    pairs = _pairs(w)
+    scaling = trend_features(w)
+    pairs = scaling[:, 1 + w.shape[1] :]
     steady = np.concatenate([_powers(u, 4), w, w * u[:, None], w * (u**2)[:, None], pairs], axis=1)
-    scaling = np.concatenate([np.ones((len(u), 1)), w, pairs], axis=1)
 
     def fit(rate, *more):
         return _least_squares(
@@ -169,7 +170,7 @@ def _normal_form(coefficients, draws, driver, others, rate):
     """Return shares, the map of the others to v, its inverse, and slopes, of draws in their units; None without one."""
     c, pairs = len(others), len(others) * (len(others) + 1) // 2
     _, steady, constant, _, scaling, exponential = np.split(coefficients, np.cumsum([5, 3 * c, pairs, 1, c]))
-    constant, exponential = _matrix(constant, c), _matrix(exponential, c)
+    constant, exponential = -curvature_of(constant, c), -curvature_of(exponential, c)
     factor = definite_cholesky(constant + exponential)
     if factor is None:
         return None
@@ -193,18 +194,6 @@ def _exponential(u, rate):
 
 def _powers(u, largest):
     return u[:, None] ** np.arange(largest + 1)
-
-
-def _pairs(w):
-    first, second = np.triu_indices(w.shape[1])
-    return w[:, first] * w[:, second]
-
-
-def _matrix(coefficients, d):
-    """Return the matrix P of -w'Pw / 2 from the coefficients of pairs."""
-    matrix = np.zeros((d, d))
-    matrix[np.triu_indices(d)] = -coefficients
-    return matrix + matrix.T
 
 
 def _least_squares(features, targets):

@@ -174,9 +174,9 @@ def step(
 def _log_weight(state):
     if not (state.is_weighed and state.fit is not None and state.walk_share < 1.0):
         return math.nan
-    [here], log_det = in_unit(state.fit, state.position[None])
+    [here], [log_det] = in_unit(state.fit, state.position[None])
     value = value_and_score(here, state.fit.expansion, np.empty_like(here))
-    return state.log_density - value - float(np.sum(log_det))
+    return state.log_density - value - float(log_det)
 
 
 # -- learning -------------------------------------------------------------------------------------------

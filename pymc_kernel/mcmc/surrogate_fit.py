@@ -201,14 +201,16 @@ def along(
     with np.errstate(over="ignore", invalid="ignore"):  # trajectories that diverged
         places = _from_unit(fit.factor, fit.mean, ends)
         if fit.coordinates is not None:
-            places = fit.coordinates.bend(places)
-            log_det = log_det - fit.coordinates.straighten(places)[1]
+            places, log_det_there = fit.coordinates.bend(places)
+            log_det = log_det - log_det_there
         return places, firsts - values + log_det, steps
 
 
-def in_unit(fit: SurrogateFit, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray | float]:
-    """Return positions (n, d) in the coordinates q of the fit, and log determinants (n,) or 0.0, but for a constant."""
-    straight, log_det = (positions, 0.0) if fit.coordinates is None else fit.coordinates.straighten(positions)
+def in_unit(fit: SurrogateFit, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return positions (n, d) in the coordinates q of the fit, and log determinants (n,), but for a constant."""
+    straight, log_det = positions, np.zeros(len(positions))
+    if fit.coordinates is not None:
+        straight, log_det = fit.coordinates.straighten(positions)
     return to_unit(fit.factor, fit.mean, straight), log_det
 
 

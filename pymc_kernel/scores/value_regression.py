@@ -252,6 +252,13 @@ def trend_features(z: np.ndarray) -> np.ndarray:
     return np.hstack([np.ones((len(z), 1)), z, z[:, rows] * z[:, columns]])
 
 
+def curvature_of(coefficients: np.ndarray, num_dims: int) -> np.ndarray:
+    """Return the curvature (k, k) of products z_i z_j with these coefficients, as :func:`trend_features` has them."""
+    curvature = np.zeros((num_dims, num_dims))
+    curvature[np.triu_indices(num_dims)] = coefficients
+    return curvature + curvature.T
+
+
 def learn_hyperparameters(
     data: Regression, start: Hyperparameters | None, search: bool, max_iterations: int, noisy: bool
 ) -> Hyperparameters:

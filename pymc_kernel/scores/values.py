@@ -22,6 +22,7 @@ from pymc_kernel.scores.value_regression import (
     FEW_ITERATIONS,
     Hyperparameters,
     Regression,
+    curvature_of,
     depth_of,
     learn_hyperparameters,
     reference_of,
@@ -196,13 +197,10 @@ def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarr
     O(n c^2) for c coefficients.
     """
     d = whitened.shape[1]
-    rows, columns = np.triu_indices(d)
     design = trend_features(whitened)
     center = values.mean()
     coefficients = lstsq(design, values - center, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
-    curvature = np.zeros((d, d))
-    curvature[rows, columns] = coefficients[d + 1 :]
-    return design @ coefficients, coefficients[1 : d + 1], curvature + curvature.T
+    return design @ coefficients, coefficients[1 : d + 1], curvature_of(coefficients[d + 1 :], d)
 
 
 def _whitening(points: np.ndarray) -> np.ndarray:
