@@ -224,6 +224,8 @@ KHMC_GROUPS = {
     "curved": CURVED,
     "two modes": ("pair",),
     "many modes": ("apart",),
+    "products": ("product",),
+    "raw scales": ("raw",),
     "others": tuple(f for f in POSTERIORS if f not in CURVED),
 }
 MEASURES = ("right", "silent", "error", "size", "seconds")
@@ -235,6 +237,7 @@ KHMC = {
     "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
     "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},
     "coordinates given one": {"mcmc.conditionally_normal.fitted": lambda *given: None},
+    "factors and scales themselves": {"mcmc.conditionally_normal._POWERS": (0,)},
     "climbs from draws of the prior": {
         "plugin.model.priors.other_hills": lambda places, *given: KnownPlaces(*(part[:0] for part in places))
     },

@@ -6,6 +6,7 @@ models with data. Draws come from the shapes' own construction, from conjugacy, 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -221,9 +222,12 @@ def _sampled(rng, values, log_weights):
     return chosen + step * rng.uniform(-0.5, 0.5, size=_NUM_EXACT)
 
 
-def hierarchy(rng):
-    """Effects of three to ten groups around a mean, with known errors; centered or not."""
-    groups, centered = int(rng.integers(3, 11)), rng.random() < 0.5
+def hierarchy(rng, is_raw=False):
+    """Effects of three to ten groups around a mean, with known errors; centered or not.
+
+    ``is_raw``: always centered, with the scale of the effects as it is, not its logarithm.
+    """
+    groups, centered = int(rng.integers(3, 11)), rng.random() < 0.5 or is_raw
     errors = np.exp(rng.normal(0.0, 0.5, size=groups))
     spread, prior_mean = rng.choice([0.2, 1.0, 3.0]), 5.0
     y = rng.normal(2.0, 1.0) + spread * rng.normal(size=groups) + errors * rng.normal(size=groups)
@@ -243,7 +247,7 @@ def hierarchy(rng):
     def make():
         with pm.Model() as model:
             mu = pm.Normal("mu", 0.0, prior_mean)
-            tau = pm.HalfNormal("tau", 2.5)
+            tau = pm.HalfNormal("tau", 2.5, **({"default_transform": None} if is_raw else {}))
             if centered:
                 effect = pm.Normal("theta", mu, tau, shape=groups)
             else:
@@ -394,7 +398,7 @@ _ALL = (
 )  # fmt: skip
 FAMILIES = {family.__name__: family for family in _ALL}
 #: For ablations alone.
-SPECIAL = {"apart": apart, "pair": pair}
+SPECIAL = {"apart": apart, "pair": pair, "raw": partial(hierarchy, is_raw=True)}
 
 
 def drawn(family: str, seed: int) -> Drawn:

@@ -233,7 +233,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     if coordinates:
         (draws, _), (everything, _) = coordinates.straighten(draws), coordinates.straighten(everything)
         places, log_det = coordinates.straighten(places)
-        near = (np.abs(places) < conditionally_normal.FARTHEST).all(axis=1)
+        near = (np.abs(places) < conditionally_normal.FARTHEST).all(axis=1) & np.isfinite(log_det)
         places, values = places[near], (values - log_det)[near]
         shape = shape_of(everything, (np.zeros(places.shape[1]), np.eye(places.shape[1])))
     if (coordinates and coordinates.driver) != (before and before.driver):  # settings elsewhere say nothing

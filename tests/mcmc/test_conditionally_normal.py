@@ -9,7 +9,7 @@ from benchmarks.measures import smallest_bulk_ess
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import surrogate_fit
-from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal, fitted
+from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal, Scaling, fitted
 from tests.mcmc.chains import moved, run, seen
 from tests.reference.bananas import bent_draws, bent_log_density
 from tests.reference.differences import central_differences
@@ -17,11 +17,14 @@ from tests.reference.differences import central_differences
 ERRORS = np.array([0.5, 1.0, 2.0])
 
 
-def some_map(rng, d):
+def some_map(rng, d, power=0):
+    """Any; where the driver is a scale, it is zero 1 / .2 spreads from the center."""
     to_unit, driver = rng.normal(size=(d - 1, d - 1)), int(rng.integers(d))
     others, center, slopes = np.delete(np.arange(d), driver), rng.normal(size=d), 0.3 * rng.normal(size=(4, d - 1))
     inverse, share = np.linalg.inv(to_unit), rng.random(d - 1)
-    return ConditionallyNormal(driver, others, center, 1.7, to_unit, inverse, -0.8, share, slopes)
+    return ConditionallyNormal(
+        driver, others, center, 1.7, to_unit, inverse, Scaling(-0.2 if power else -0.8, power), share, slopes
+    )
 
 
 def neals(x):
@@ -49,8 +52,35 @@ def hierarchy(x):
     return -2.0 * x[:, 0] ** 2 + 0.5 * (np.log(precision) - precision * off**2).sum(axis=1)
 
 
-def test_the_map_is_inverted_and_its_determinant_is_known(rng):
-    found, x = some_map(rng, 4), rng.normal(size=(3, 4))
+def scales_draws(rng, n):
+    """A scale itself, which ends at zero, and what it scales."""
+    scale = rng.gamma(2.0, size=(n, 1))
+    return np.hstack([scale, scale * rng.normal(size=(n, 4))])
+
+
+def scales(x):
+    """The log density of these draws; there is none beyond zero."""
+    scale = np.where(x[:, 0] > 0.0, x[:, 0], np.nan)
+    return -scale - 0.5 * (x[:, 1:] ** 2).sum(axis=1) / scale**2 - 3.0 * np.log(scale)
+
+
+def factor_draws(rng, n):
+    """A factor, and what was measured of its product with each of three others."""
+    a = rng.normal(size=n)
+    precision = 1.0 + a[:, None] ** 2 / ERRORS**2
+    return np.column_stack([a, a[:, None] / ERRORS**2 / precision + rng.normal(size=(n, 3)) / np.sqrt(precision)])
+
+
+def factor(x):
+    """The log density of these draws."""
+    precision = 1.0 + x[:, :1] ** 2 / ERRORS**2
+    off = x[:, 1:] - x[:, :1] / ERRORS**2 / precision
+    return -0.5 * x[:, 0] ** 2 + 0.5 * (np.log(precision) - precision * off**2).sum(axis=1)
+
+
+@pytest.mark.parametrize("power", [0, 2, -2])
+def test_the_map_is_inverted_and_its_determinant_is_known(power, rng):
+    found, x = some_map(rng, 4, power), rng.normal(size=(3, 4))
     straight, log_det = found.straighten(x)
     places, same = found.bend(straight)
     np.testing.assert_allclose(places, x, atol=1e-10)
@@ -60,10 +90,19 @@ def test_the_map_is_inverted_and_its_determinant_is_known(rng):
     np.testing.assert_allclose(np.diff(log_det), np.diff(dets), atol=1e-6)
 
 
-def test_scores_of_a_straightened_surrogate_are_its_slopes(rng):
+def test_beyond_the_zero_of_a_scale_a_surrogate_has_no_density(rng):
+    found, x = some_map(rng, 4, -2), rng.normal(size=(2, 4))
+    x[1, found.driver] = found.center[found.driver] + 1.7 * 5.1
+    straight, log_det = found.straighten(x)
+    assert np.isfinite(straight).all()
+    assert log_det[1] == -np.inf < log_det[0]
+
+
+@pytest.mark.parametrize("power", [0, 2, -2])
+def test_scores_of_a_straightened_surrogate_are_its_slopes(power, rng):
     points = rng.normal(size=(60, 4))
     learned = S.Values().fit(points, -0.5 * (points**2).sum(axis=1) + np.sin(points).sum(axis=1), rng)
-    surrogate, x = surrogate_fit.StraightenedSurrogate(learned, some_map(rng, 4)), rng.normal(size=(3, 4))
+    surrogate, x = surrogate_fit.StraightenedSurrogate(learned, some_map(rng, 4, power)), rng.normal(size=(3, 4))
     slopes = [central_differences(lambda y: surrogate.log_density(y[None])[0], row) for row in x]
     np.testing.assert_allclose(surrogate.score(x), slopes, rtol=1e-5, atol=1e-5)
 
@@ -73,7 +112,9 @@ def test_scores_of_a_straightened_surrogate_are_its_slopes(rng):
     (neals, partial(neals_draws, d=5)),
     (hierarchy, hierarchy_draws),
     (bent_log_density, bent_draws),
-], ids=["funnel", "hierarchy", "banana"])  # fmt: skip
+    (scales, scales_draws),
+    (factor, factor_draws),
+], ids=["funnel", "hierarchy", "banana", "scale", "factor"])  # fmt: skip
 def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, is_mirrored, rng):
     def mirrored(x):  # driver last, and its scale falls
         return x[:, ::-1] * [*np.ones(x.shape[1] - 1), -1.0]
@@ -92,7 +133,7 @@ def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, i
     places[:5], values[:5] = 20.0 * places[:5], values_at(20.0 * places[:5])  # far out
     values[5::10] = -1e10  # solutions that failed
     places[::50], values[::50] = 1e9, 0.0
-    found = fitted(draws, places, values)
+    found = fitted(draws, places[~np.isnan(values)], values[~np.isnan(values)])
     assert found.driver == driver
     straight = found.straighten(drawn(4000))[0]
     for z in straight[:, found.others].T:
@@ -107,7 +148,7 @@ def test_shares_are_those_of_what_the_driver_scales(rng):
     found = fitted(draws, draws[:1500], hierarchy(draws[:1500]))
     middle = np.exp(-2.0 * np.median(draws[:, 0]))
     np.testing.assert_allclose(np.sort(found.share), np.sort(middle / (middle + ERRORS**-2.0)), atol=1e-3)
-    assert found.rate == pytest.approx(2.0 * draws[:, 0].std(), rel=1e-3)
+    assert found.scaling.rate == pytest.approx(2.0 * draws[:, 0].std(), rel=1e-3)
 
 
 def test_a_fit_goes_on_from_the_last_one(rng):
@@ -115,14 +156,14 @@ def test_a_fit_goes_on_from_the_last_one(rng):
     x = neals_draws(rng, 3000, 5)
     few = x[np.abs(x[:, 0]) < 1.0]
     first = fitted(few, few, neals(few))
-    assert fitted(x, x[:1500], neals(x[:1500]), first).rate / x[:, 0].std() == pytest.approx(1.0, rel=1e-6)
+    assert fitted(x, x[:1500], neals(x[:1500]), first).scaling.rate / x[:, 0].std() == pytest.approx(1.0, rel=1e-6)
     assert fitted(x, x[:1500], neals(x[:1500]), first._replace(driver=2)) is None
 
 
 @pytest.mark.parametrize("num_places", [2001, 3999])
 def test_thirty_dimensions_are_straightened(num_places, rng):
     draws = neals_draws(rng, num_places, 30)
-    first = some_map(rng, 30)._replace(driver=0, rate=1.8, spread=draws[:, 0].std())
+    first = some_map(rng, 30)._replace(driver=0, scaling=Scaling(1.8, 0), spread=draws[:, 0].std())
     assert fitted(draws, draws, neals(draws), first).share.min() > 0.99
 
 
@@ -199,3 +240,17 @@ def test_a_funnel_is_drawn_nearly_independently(rng):
     for x in neals_draws(rng, 50, 6):
         weights.append(kh.step(rng, kh.relocate(state, x, log_density(x)), log_density, kh.Config())[1].log_weight)
     assert np.std(weights) < 0.1
+
+
+def test_a_scale_that_ends_at_zero_is_drawn(rng):
+    """Beyond it a failed evaluation stands for no density."""
+
+    def log_density(x):
+        return scales(x[None])[0] if x[0] > 0.0 else -1e12
+
+    draws, state = run(kh, rng, log_density, np.ones(5), tune=1500, draws=1500)
+    assert state.fit.coordinates.scaling.power == -2
+    assert smallest_bulk_ess(draws[None]) > 300
+    thinned = draws[::10]
+    assert stats.kstest(thinned[:, 0], stats.gamma(2.0).cdf).pvalue > 1e-4
+    assert stats.kstest(thinned[:, 1] / thinned[:, 0], stats.norm.cdf).pvalue > 1e-4
