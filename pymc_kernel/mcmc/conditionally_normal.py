@@ -19,7 +19,6 @@ is a scale stands log(1 + r u) / r, as a density ends where a scale is zero.
 """
 
 import math
-from functools import cache
 from itertools import product
 from typing import NamedTuple
 
@@ -34,9 +33,11 @@ from pymc_kernel.scores.value_regression import curvature_of, trend_features
 FARTHEST = 1e4  # in units of the draws: places beyond are left out
 _MOST_ROWS = 2000  # evaluations that it is fitted to: twice as many as coefficients in 30 dimensions
 _POWERS = (0, 2, -2)
+_LIKELY = 3  # drivers that rates are tried for
 _LOG_STEP = math.log(3.0)  # between rates that are tried; around the best of them a finer search follows
 _LOG_RATES = _LOG_STEP * np.arange(3.0)  # for a standard deviation of the driver
-_NEWTON_STEPS = 4  # for the rate: they double the digits where the fit is exact
+_MOST_STEPS = 12  # for the rate, each by at most the one between those that are tried
+_LEAST_CHANGE = 1e-6  # of the rate, relative: the next step has twice as many digits where the fit is exact
 _ROUNDING = 1e-10  # of features
 _EXACT = 1e-12  # squared error in nats that is due to rounding
 _LARGEST_EXPONENT = 150.0  # whose exponential has a finite square of a square
@@ -141,7 +142,6 @@ def fitted(
     if d == 1 or len(near) < 2 * (d + 1) * (d + 2) or shape_of(draws, None) is None:
         return None
     scaled_draws, scaled = (draws - center) / spread, (places[near] - center) / spread
-    ends = np.array([end(np.concatenate([scaled_draws, scaled]), axis=0) for end in (np.min, np.max)])
     some = np.linspace(0, len(near) - 1, min(len(near), _MOST_ROWS)).astype(int)
     scaled, values = scaled[some], values[near[some]] - values.max()
     # Features grow with the fourth power of a distance, so with these weights no place far out outweighs all others,
@@ -149,12 +149,23 @@ def fitted(
     weights = (depths[near[some]] * (1.0 + (scaled**2).mean(axis=1)))[:, None] ** -2.0
     targets = weights[:, 0] * values
     plain = weights * trend_features(scaled)
-    if start is None:
-        drivers = list(product(range(d), (1.0, -1.0), _POWERS))
-    else:
-        drivers = [(start.driver, np.sign(start.scaling.rate), start.scaling.power)]
-    likely = _likely_drivers(scaled, ends, np.corrcoef(draws.T), weights, plain, targets, drivers)
-    score, driver, scaling, coefficients = _best_fit(scaled, ends, weights, targets, likely)
+    basis = np.linalg.qr(plain)[0]
+    left = _without(basis, targets)
+
+    def score_of(*features):  # of what a quadratic leaves
+        return _least_squares(_without(basis, weights * np.concatenate(features, axis=1)), left)[0]
+
+    # First with squares of the others alone, which for a driver are nearly of its first or second degree.
+    terms = [_terms(scaled, j, np.corrcoef(draws.T)) for j in (range(d) if start is None else [start.driver])]
+    terms.sort(key=lambda term: score_of(term.own, term.w**2 * term.u, term.w**2 * term.u**2))
+    fits = []
+    for term in terms[:_LIKELY]:
+        ends = np.concatenate([scaled_draws, (places[near] - center) / spread])[:, term.driver]
+        likely = _scalings(term, score_of, ends, start and start.scaling)
+        regression = _Regression(scaled, term.driver, weights, targets)
+        fits += [(regression.fit(scaling)[0], term.driver, scaling, ends, regression) for scaling in likely]
+    _, driver, scaling, ends, regression = min(fits, key=lambda fit: fit[0])
+    score, scaling, coefficients = regression.with_best_rate(scaling, ends)
     if score >= _least_squares(plain, targets)[0]:
         return None
     others = np.delete(np.arange(d), driver)
@@ -170,74 +181,97 @@ def fitted(
     return found if 0.5 * (log_dets[1] - log_dets[0]) < gain else None
 
 
-def _likely_drivers(scaled, ends, correlations, weights, plain, targets, drivers):
-    """Return the column and scaling of each power that explain most of what a quadratic leaves.
+class _Terms(NamedTuple):
+    """What a quadratic lacks if a column is the driver."""
 
-    With squares of the others alone. ``drivers`` are columns, signs of rates and powers to choose from.
-    """
-    basis = np.linalg.qr(plain)[0]
-    left = targets - basis @ (basis.T @ targets)
+    driver: int
+    u: np.ndarray  # (m, 1)
+    w: np.ndarray  # (m, d - 1) the others, uncorrelated
+    own: np.ndarray  # features of the driver's density, and of bananas
 
-    @cache
-    def others_of(j):
-        others = np.delete(np.arange(scaled.shape[1]), j)
-        return whiten(scaled[:, others], 0.0, np.linalg.cholesky(correlations[np.ix_(others, others)]))
 
-    def scaling_of(log_rate, j, sign, power):
+def _terms(scaled, driver, correlations):
+    others = np.delete(np.arange(scaled.shape[1]), driver)
+    u = scaled[:, driver, None]
+    w = whiten(scaled[:, others], 0.0, np.linalg.cholesky(correlations[np.ix_(others, others)]))
+    return _Terms(driver, u, w, np.concatenate([u**3, u**4, w * u**2], axis=1))
+
+
+def _scalings(term, score_of, ends, start):
+    """Return the scaling of each power that explains most beside a driver; with a start only that of its kind."""
+
+    def scaling_of(log_rate, sign, power):
         rate = math.exp(log_rate)
         if power < 0:  # the scale is zero beyond the farthest place
-            rate = 1.0 / (rate**power + max(-sign * ends[:, j]))
+            rate = 1.0 / (rate**power + max(-sign * ends))
         return Scaling(sign * rate, power)
 
-    def score_of(log_rate, j, *sign_and_power):
-        u, w = scaled[:, j], others_of(j)
-        e = scaling_of(log_rate, j, *sign_and_power).at(u)
-        features = weights * np.concatenate([_powers(u, 4)[:, 3:], w * (u**2)[:, None], e, w * e, w**2 * e], axis=1)
-        return _least_squares(features - basis @ (basis.T @ features), left)[0]
+    def score(log_rate, sign, power):
+        e = scaling_of(log_rate, sign, power).at(term.u[:, 0])
+        return score_of(term.own, e, term.w * e, term.w**2 * e)
 
-    def best_of(drivers):
-        log_rate, driver = min(product(_LOG_RATES, drivers), key=lambda one: score_of(one[0], *one[1]))
-        around = log_rate - _LOG_STEP, log_rate + _LOG_STEP
-        return driver[0], scaling_of(minimize_scalar(score_of, args=driver, bounds=around).x, *driver)
-
-    return [best_of([one for one in drivers if one[2] == power]) for power in {one[2] for one in drivers}]
-
-
-def _best_fit(scaled, ends, weights, targets, likely):
-    """Return criterion, driver, scaling and coefficients of the best fit, its rate by steps of Gauss and Newton."""
-
-    def fit(driver, scaling, *more):
-        u, w = scaled[:, driver], np.delete(scaled, driver, axis=1)
-        steady, scaled_by_e = _features(u, w, scaling.power)
-        features = [steady, scaled_by_e * scaling.at(u), scaling.log_base(u)[:, None], *more]
-        return _least_squares(weights * np.concatenate(features, axis=1), targets)
-
-    driver, scaling = min(likely, key=lambda one: fit(*one)[0])
-    u, sign = scaled[:, driver], np.sign(scaling.rate)
-    steady, scaled_by_e = _features(u, np.delete(scaled, driver, axis=1), scaling.power)
-    # Of a scale not the rate is varied, but how far beyond all places it is zero.
-    farthest = max(-sign * ends[:, driver]) if scaling.power < 0 else 0.0
     found = []
-    for _ in range(_NEWTON_STEPS):
-        score, coefficients = fit(driver, scaling)
-        found.append((score, driver, scaling, coefficients))
-        of_e, of_log = np.split(coefficients[steady.shape[1] :], [-1])
-        by_log_rate = u * scaling.slope(u)[:, 0] * (scaled_by_e @ of_e) + of_log * (1.0 - np.exp(-scaling.log_base(u)))
-        beyond = 1.0 / abs(scaling.rate) - farthest
-        change = fit(driver, scaling, -beyond * abs(scaling.rate) * by_log_rate[:, None])[1][-1]
-        beyond *= math.exp(np.clip(change, -_LOG_STEP, _LOG_STEP))
-        scaling = scaling._replace(rate=sign / (farthest + beyond))
-    return min(found, key=lambda one: one[0])
+    for power in _POWERS if start is None else (start.power,):
+        tried = product(_LOG_RATES, (1.0, -1.0) if start is None else (np.sign(start.rate),))
+        log_rate, sign = min(tried, key=lambda one: score(*one, power))
+        around = log_rate - _LOG_STEP, log_rate + _LOG_STEP
+        found.append(scaling_of(minimize_scalar(score, args=(sign, power), bounds=around).x, sign, power))
+    return found
 
 
-def _features(u, w, power):
-    """Return features of u and the others that stay as they are, and those that e multiplies."""
-    scaled_by_e = trend_features(w)
-    pairs = scaled_by_e[:, 1 + w.shape[1] :]
-    steady = np.concatenate([_powers(u, 4), w, w * u[:, None], w * (u**2)[:, None], pairs], axis=1)
-    if power > 0:
-        scaled_by_e[:, 1 : 1 + w.shape[1]] = 0.0  # the steady ones have them
-    return steady, scaled_by_e
+class _Regression:
+    """The log density at scaled places (m, d), given a driver."""
+
+    def __init__(self, scaled, driver, weights, targets):
+        u, w = scaled[:, driver, None], np.delete(scaled, driver, axis=1)
+        self.u, self.num_others, self.weights, self.targets = u[:, 0], w.shape[1], weights, targets
+        self.scaled_by_e = trend_features(w)
+        pairs = self.scaled_by_e[:, scaled.shape[1] :]
+        self.steady = np.concatenate([_powers(u[:, 0], 4), w, w * u, w * u**2, pairs], axis=1)
+        self._basis = np.linalg.qr(weights * self.steady)[0]
+        self._left = _without(self._basis, targets)
+
+    def features(self, scaling):
+        """Return what a scaling adds to the steady ones."""
+        is_new = np.ones(self.scaled_by_e.shape[1])
+        if scaling.power > 0:
+            is_new[: 1 + self.num_others] = 0.0  # steady ones have the same
+        return np.concatenate(
+            [is_new * self.scaled_by_e * scaling.at(self.u), scaling.log_base(self.u)[:, None]], axis=1
+        )
+
+    def fit(self, scaling, *more):
+        """Return the criterion, and the coefficients of what is not steady."""
+        features = self.weights * np.concatenate([self.features(scaling), *more], axis=1)
+        return _least_squares(_without(self._basis, features), self._left)
+
+    def with_best_rate(self, scaling, ends):
+        """Return criterion, scaling and all coefficients of the best fit, the rate by steps of Gauss and Newton.
+
+        ``ends`` are all values of the driver; of a scale not the rate is varied, but how far beyond them it is zero.
+        """
+        sign, found = np.sign(scaling.rate), []
+        farthest = max(-sign * ends) if scaling.power < 0 else 0.0
+        for _ in range(_MOST_STEPS):
+            score, coefficients = self.fit(scaling)
+            found.append((score, scaling))
+            by_log_rate = self.u * scaling.slope(self.u)[:, 0] * (self.scaled_by_e @ coefficients[:-1])
+            by_log_rate += coefficients[-1] * (1.0 - np.exp(-scaling.log_base(self.u)))
+            beyond = 1.0 / abs(scaling.rate) - farthest
+            change = self.fit(scaling, -beyond * abs(scaling.rate) * by_log_rate[:, None])[1][-1]
+            beyond *= math.exp(np.clip(change, -_LOG_STEP, _LOG_STEP))
+            scaling = scaling._replace(rate=sign / (farthest + beyond))
+            if abs(change) < _LEAST_CHANGE:
+                break
+        scaling = min(found, key=lambda one: one[0])[1]
+        features = np.concatenate([self.steady, self.features(scaling)], axis=1)
+        score, coefficients = _least_squares(self.weights * features, self.targets)
+        return score, scaling, coefficients
+
+
+def _without(basis, columns):
+    """Return what an orthonormal basis leaves of columns."""
+    return columns - basis @ (basis.T @ columns)
 
 
 def _normal_form(coefficients, u, w, scaling):
