@@ -81,6 +81,11 @@ class ConditionallyNormal(NamedTuple):
     share: np.ndarray  # (d - 1,) b
     slopes: np.ndarray  # (4, d - 1) coefficients of l for 1, u, u^2, e
 
+    @property
+    def kind(self) -> tuple[int, int]:
+        """Driver and power: between maps of one kind what was learned in their coordinates carries over."""
+        return self.driver, self.scaling.power
+
     def straighten(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return (u, z) and, but for a constant, the log determinant of the map at each row.
 
@@ -131,7 +136,7 @@ class ConditionallyNormal(NamedTuple):
 def fitted(
     draws: np.ndarray, places: np.ndarray, values: np.ndarray, start: ConditionallyNormal | None = None
 ) -> ConditionallyNormal | None:
-    """Return the map fitted to values (m,) of a log density at places (m, d), with the driver of ``start`` if given.
+    """Return the map fitted to values (m,) of a log density at places (m, d), of the kind of ``start`` if given.
 
     None where a quadratic explains the values as well, by the Bayesian information criterion, and where the map brings
     the draws (n, d) no closer to a normal distribution. O(m d^4) time, and O(m d^2) memory.
@@ -156,12 +161,12 @@ def fitted(
         return _least_squares(_without(basis, weights * np.concatenate(features, axis=1)), left)[0]
 
     # First with squares of the others alone, which for a driver are nearly of its first or second degree.
-    terms = [_terms(scaled, j, np.corrcoef(draws.T)) for j in (range(d) if start is None else [start.driver])]
+    terms = [_terms(scaled, j, np.corrcoef(draws.T)) for j in (range(d) if start is None else start.kind[:1])]
     terms.sort(key=lambda term: score_of(term.own, term.w**2 * term.u, term.w**2 * term.u**2))
     fits = []
     for term in terms[:_LIKELY]:
         ends = np.concatenate([scaled_draws, (places[near] - center) / spread])[:, term.driver]
-        likely = _scalings(term, score_of, ends, start and start.scaling)
+        likely = _scalings(term, score_of, ends, _POWERS if start is None else start.kind[1:])
         regression = _Regression(scaled, term.driver, weights, targets)
         fits += [(regression.fit(scaling)[0], term.driver, scaling, ends, regression) for scaling in likely]
     _, driver, scaling, ends, regression = min(fits, key=lambda fit: fit[0])
@@ -197,8 +202,8 @@ def _terms(scaled, driver, correlations):
     return _Terms(driver, u, w, np.concatenate([u**3, u**4, w * u**2], axis=1))
 
 
-def _scalings(term, score_of, ends, start):
-    """Return the scaling of each power that explains most beside a driver; with a start only that of its kind."""
+def _scalings(term, score_of, ends, powers):
+    """Return the scaling of each power that explains most beside a driver."""
 
     def scaling_of(log_rate, sign, power):
         rate = math.exp(log_rate)
@@ -211,9 +216,8 @@ def _scalings(term, score_of, ends, start):
         return score_of(term.own, e, term.w * e, term.w**2 * e)
 
     found = []
-    for power in _POWERS if start is None else (start.power,):
-        tried = product(_LOG_RATES, (1.0, -1.0) if start is None else (np.sign(start.rate),))
-        log_rate, sign = min(tried, key=lambda one: score(*one, power))
+    for power in powers:
+        log_rate, sign = min(product(_LOG_RATES, (1.0, -1.0)), key=lambda one: score(*one, power))
         around = log_rate - _LOG_STEP, log_rate + _LOG_STEP
         found.append(scaling_of(minimize_scalar(score, args=(sign, power), bounds=around).x, sign, power))
     return found

@@ -236,7 +236,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
         near = (np.abs(places) < conditionally_normal.FARTHEST).all(axis=1) & np.isfinite(log_det)
         places, values = places[near], (values - log_det)[near]
         shape = shape_of(everything, (np.zeros(places.shape[1]), np.eye(places.shape[1])))
-    if (coordinates and coordinates.driver) != (before and before.driver):  # settings elsewhere say nothing
+    if (coordinates and coordinates.kind) != (before and before.kind):  # settings elsewhere say nothing
         previous, search = None, True
     learned = learn(
         rng, config.surrogate, draws, places, values, shape, previous and previous.learned,
