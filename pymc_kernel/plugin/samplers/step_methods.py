@@ -220,7 +220,7 @@ class KernelHMC(TransitionStep):
 
     Where the values of the log density say that, given one coordinate, the others are normal, with a mean and a scale
     that depend on it, the surrogate is learned in coordinates that are straightened accordingly: in funnels,
-    hierarchies in centered form and bananas, of up to 30 dimensions.
+    hierarchies in centered form, bananas and products, of up to 30 dimensions.
 
     A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone; its end is one
     proposal. The number of trajectories is chosen on the surrogate, so that the end is nearly independent of the start.
