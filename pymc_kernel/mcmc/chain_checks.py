@@ -47,14 +47,16 @@ class Coverage(NamedTuple):
 def coverage_of(log_weights: np.ndarray) -> Coverage:
     """Return the coverage from the log weights at the draws (n,).
 
-    The missing mass is the larger of two estimates, from all weights and from the distinct ones: a single long stay at
-    the largest weight makes a tail of equal weights, which has no shape.
+    The missing mass is the largest of three estimates, from all weights, from the distinct ones, as a single long stay
+    at the largest weight makes a tail of equal weights, which has no shape, and the share of the draws where the
+    surrogate has no density, whose log weights are infinite.
     """
     finite = log_weights[np.isfinite(log_weights)]
     if finite.size < _FEWEST:
         return Coverage(math.nan, math.nan, math.nan)
     distinct = np.unique(finite)
     masses = [_missing_mass(w, finite.size) for w in (finite, distinct) if w.size >= _FEWEST]
+    masses.append(np.isposinf(log_weights).mean())
     error = math.sqrt(_TAIL_MASS * (1.0 - _TAIL_MASS) / finite.size)
     return Coverage(float(np.fmax.reduce(masses)), error, float(finite.max() - np.median(finite)))
 

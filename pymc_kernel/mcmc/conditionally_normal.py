@@ -6,9 +6,10 @@ density is fitted by
 
     h(u) + l(u)'w - w' (A + e B) w / 2,   l(u) = c_0 + c_1 u + c_2 u^2 + c_3 e,
 
-where h is a quartic plus multiples of e and of its logarithm. The driver may be the logarithm of a scale of the others,
-a factor beside them, or their scale itself: e is exp(-r u), (1 + r u)^2 or (1 + r u)^-2. For a driver, one of these and
-a rate r this is linear in its coefficients. In coordinates v of w in which A + B is the unit matrix and B is diagonal,
+where h is a quartic plus a multiple of e, and of the logarithm of e where the driver is a scale. The driver may be the
+logarithm of a scale of the others, a factor beside them, or their scale itself: e is exp(-r u), (1 + r u)^2 or
+(1 + r u)^-2. The one is taken that brings the others closest to a normal distribution. For a driver, one of these and a
+rate r this is linear in its coefficients. In coordinates v of w in which A + B is the unit matrix and B is diagonal,
 with shares b_i,
 
     z_i = p_i^(1/2) (v_i - l_i(u) / p_i),   p_i = 1 - b_i + b_i e,
@@ -33,11 +34,12 @@ from pymc_kernel.scores.value_regression import curvature_of, trend_features
 FARTHEST = 1e4  # in units of the draws: places beyond are left out
 _MOST_ROWS = 2000  # evaluations that it is fitted to: twice as many as coefficients in 30 dimensions
 _POWERS = (0, 2, -2)
-_LIKELY = 3  # drivers that rates are tried for
+_LIKELY = 3  # drivers that rates are tried for, to save time: in the cases of the tests the first of them is right
 _LOG_STEP = math.log(3.0)  # between rates that are tried; around the best of them a finer search follows
 _LOG_RATES = _LOG_STEP * np.arange(3.0)  # for a standard deviation of the driver
+_ROUGH = 0.1  # tolerance of a log rate before the steps
 _MOST_STEPS = 12  # for the rate, each by at most the one between those that are tried
-_LEAST_CHANGE = 1e-6  # of the rate, relative: the next step has twice as many digits where the fit is exact
+_LEAST_CHANGE = 1e-4  # of the rate, relative: after this step it has twice as many digits where the fit is exact
 _ROUNDING = 1e-10  # of features
 _EXACT = 1e-12  # squared error in nats that is due to rounding
 _LARGEST_EXPONENT = 150.0  # whose exponential has a finite square of a square
@@ -53,11 +55,11 @@ class Scaling(NamedTuple):
         """Return e (n, 1) at u (n,)."""
         if self.power == 0:
             return np.exp(np.clip(-self.rate * u, -_LARGEST_EXPONENT, _LARGEST_EXPONENT))[:, None]
-        return self._base(u)[:, None] ** float(self.power)
+        return self._base(u)[:, None] ** self.power
 
     def slope(self, u: np.ndarray) -> np.ndarray:
         """Return the derivative of e by u, (n, 1)."""
-        return self.rate * (self.power * self._base(u)[:, None] ** (self.power - 1.0) if self.power else -self.at(u))
+        return self.rate * (self.power * self._base(u)[:, None] ** (self.power - 1) if self.power else -self.at(u))
 
     def log_base(self, u: np.ndarray) -> np.ndarray:
         """Return the logarithm (n,) of 1 + r u where the driver is a scale, and zeros else."""
@@ -144,15 +146,17 @@ def fitted(
     d, center, spread = draws.shape[1], np.median(draws, axis=0), draws.std(axis=0)
     depths = 1.0 + (values.max() - values) / (2.0 * d)
     near = np.flatnonzero((np.abs(places - center) < FARTHEST * spread).all(axis=1) & (depths**-2.0 > _ROUNDING))
-    if d == 1 or len(near) < 2 * (d + 1) * (d + 2) or shape_of(draws, None) is None:
+    rows = near[np.linspace(0, len(near) - 1, min(len(near), _MOST_ROWS)).astype(int)]
+    if d == 1 or len(rows) < 2 * (d + 1) * (d + 2) or shape_of(draws, None) is None:
         return None
-    scaled_draws, scaled = (draws - center) / spread, (places[near] - center) / spread
-    some = np.linspace(0, len(near) - 1, min(len(near), _MOST_ROWS)).astype(int)
-    scaled, values = scaled[some], values[near[some]] - values.max()
+    scaled_draws, everywhere = (draws - center) / spread, (places[near] - center) / spread
+    ends = np.concatenate([scaled_draws, everywhere])
+    ends = np.array([ends.min(axis=0), ends.max(axis=0)])
+    scaled, targets = (places[rows] - center) / spread, values[rows] - values.max()
     # Features grow with the fourth power of a distance, so with these weights no place far out outweighs all others,
     # and of two places the deeper one counts less: log densities of failed solutions may be anything.
-    weights = (depths[near[some]] * (1.0 + (scaled**2).mean(axis=1)))[:, None] ** -2.0
-    targets = weights[:, 0] * values
+    weights = (depths[rows] * (1.0 + (scaled**2).mean(axis=1)))[:, None] ** -2.0
+    targets = weights[:, 0] * targets
     plain = weights * trend_features(scaled)
     basis = np.linalg.qr(plain)[0]
     left = _without(basis, targets)
@@ -161,29 +165,33 @@ def fitted(
         return _least_squares(_without(basis, weights * np.concatenate(features, axis=1)), left)[0]
 
     # First with squares of the others alone, which for a driver are nearly of its first or second degree.
-    terms = [_terms(scaled, j, np.corrcoef(draws.T)) for j in (range(d) if start is None else start.kind[:1])]
+    columns, powers = (range(d), _POWERS) if start is None else ([start.driver], [start.scaling.power])
+    correlations, of_quadratic, fits, found = np.corrcoef(draws.T), _least_squares(plain, targets)[0], [], []
+    terms = [_terms(scaled, column, correlations) for column in columns]
     terms.sort(key=lambda term: score_of(term.own, term.w**2 * term.u, term.w**2 * term.u**2))
-    fits = []
     for term in terms[:_LIKELY]:
-        ends = np.concatenate([scaled_draws, (places[near] - center) / spread])[:, term.driver]
-        likely = _scalings(term, score_of, ends, _POWERS if start is None else start.kind[1:])
         regression = _Regression(scaled, term.driver, weights, targets)
-        fits += [(regression.fit(scaling)[0], term.driver, scaling, ends, regression) for scaling in likely]
-    _, driver, scaling, ends, regression = min(fits, key=lambda fit: fit[0])
-    score, scaling, coefficients = regression.with_best_rate(scaling, ends)
-    if score >= _least_squares(plain, targets)[0]:
-        return None
-    others = np.delete(np.arange(d), driver)
-    form = _normal_form(coefficients, scaled_draws[:, driver], scaled_draws[:, others], scaling)
-    if form is None:
-        return None
-    share, to_unit, from_unit, slopes = form
-    to_unit, from_unit = to_unit / spread[others, None], from_unit * spread[others]
-    found = ConditionallyNormal(driver, others, center, spread[driver], to_unit, from_unit, scaling, share, slopes)
+        scalings = _scalings(term, score_of, ends[:, term.driver], powers)
+        fits += [(regression.fit(scaling)[0], scaling, term.driver, regression) for scaling in scalings]
+    for power in powers:
+        likely = [fit for fit in fits if fit[1].power == power]
+        _, scaling, driver, regression = min(likely, key=lambda fit: fit[0])
+        score, scaling, coefficients = regression.with_best_rate(scaling, ends[:, driver])
+        form = _normal_form(coefficients, scaled_draws, driver, scaling, center, spread)
+        if form is not None and score < of_quadratic:
+            found.append((_gain(form, draws), form))
+    gain, best = max(found, key=lambda one: one[0], default=(0.0, None))
+    return best if gain > 0.0 else None
+
+
+def _gain(found, draws):
+    """Return by how many nats draws are nearer to a normal distribution with straightened others beside the driver."""
     straight, log_det = found.straighten(draws)
-    gain = log_det.mean() - np.log(spread[driver]) + np.linalg.slogdet(to_unit)[1]
-    log_dets = [np.linalg.slogdet(np.cov(some.T))[1] for some in (draws, straight)]
-    return found if 0.5 * (log_dets[1] - log_dets[0]) < gain else None
+    u = (draws[:, found.driver] - found.center[found.driver]) / found.spread
+    straight[:, found.driver] = u
+    log_det = (log_det + found.scaling.log_base(u)).mean() - np.log(found.spread) + np.linalg.slogdet(found.to_unit)[1]
+    before, after = (np.linalg.slogdet(np.cov(x.T))[1] for x in (draws, straight))
+    return log_det - 0.5 * (after - before)
 
 
 class _Terms(NamedTuple):
@@ -219,7 +227,8 @@ def _scalings(term, score_of, ends, powers):
     for power in powers:
         log_rate, sign = min(product(_LOG_RATES, (1.0, -1.0)), key=lambda one: score(*one, power))
         around = log_rate - _LOG_STEP, log_rate + _LOG_STEP
-        found.append(scaling_of(minimize_scalar(score, args=(sign, power), bounds=around).x, sign, power))
+        best = minimize_scalar(score, args=(sign, power), bounds=around, options={"xatol": _ROUGH})
+        found.append(scaling_of(best.x, sign, power))
     return found
 
 
@@ -267,7 +276,8 @@ class _Regression:
             scaling = scaling._replace(rate=sign / (farthest + beyond))
             if abs(change) < _LEAST_CHANGE:
                 break
-        scaling = min(found, key=lambda one: one[0])[1]
+        else:
+            scaling = min(found, key=lambda one: one[0])[1]
         features = np.concatenate([self.steady, self.features(scaling)], axis=1)
         score, coefficients = _least_squares(self.weights * features, self.targets)
         return score, scaling, coefficients
@@ -278,9 +288,10 @@ def _without(basis, columns):
     return columns - basis @ (basis.T @ columns)
 
 
-def _normal_form(coefficients, u, w, scaling):
-    """Return shares, the map of the others to v, its inverse, and slopes, of draws in their units; None without one."""
-    c, pairs = w.shape[1], w.shape[1] * (w.shape[1] + 1) // 2
+def _normal_form(coefficients, draws, driver, scaling, center, spread):
+    """Return the map of a regression for scaled draws (n, d); None without one."""
+    others = np.delete(np.arange(draws.shape[1]), driver)
+    u, w, c, pairs = draws[:, driver], draws[:, others], len(others), len(others) * (len(others) + 1) // 2
     parts = np.split(coefficients, np.cumsum([5, 3 * c, pairs, 1, c, pairs]))
     _, steady, constant, _, scaled, exponential, _ = parts
     constant, exponential = -curvature_of(constant, c), -curvature_of(exponential, c)
@@ -298,7 +309,8 @@ def _normal_form(coefficients, u, w, scaling):
     # What e scales has its center among the draws: where its share is zero, fits say anything.
     with np.errstate(divide="ignore", invalid="ignore"):
         slopes[3] = share * np.clip(np.where(share > 0.0, slopes[3] / share, 0.0), v.min(axis=0), v.max(axis=0))
-    return share, to_unit, from_unit, slopes
+    to_unit, from_unit = to_unit / spread[others, None], from_unit * spread[others]
+    return ConditionallyNormal(driver, others, center, spread[driver], to_unit, from_unit, scaling, share, slopes)
 
 
 def _powers(u, largest):

@@ -198,7 +198,7 @@ def along(
     here, log_det = in_unit(fit, positions)
     settings = fit.chain_length, fit.step_size, fit.num_steps, fit.expansion
     ends, values, firsts, steps = random_chains(rng, here, *settings)
-    with np.errstate(over="ignore", invalid="ignore"):  # trajectories that diverged
+    with np.errstate(all="ignore"):  # trajectories that diverged
         places = _from_unit(fit.factor, fit.mean, ends)
         if fit.coordinates is not None:
             places, log_det_there = fit.coordinates.bend(places)
@@ -232,7 +232,8 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
         coordinates = conditionally_normal.fitted(everything, places, values, None if search else before)
     if coordinates:
         (draws, _), (everything, _) = coordinates.straighten(draws), coordinates.straighten(everything)
-        places, log_det = coordinates.straighten(places)
+        with np.errstate(over="ignore", invalid="ignore"):  # far out
+            places, log_det = coordinates.straighten(places)
         near = (np.abs(places) < conditionally_normal.FARTHEST).all(axis=1) & np.isfinite(log_det)
         places, values = places[near], (values - log_det)[near]
         shape = shape_of(everything, (np.zeros(places.shape[1]), np.eye(places.shape[1])))

@@ -41,6 +41,12 @@ def test_heavy_weights_within_a_factor_of_two_of_each_other_are_no_trouble(rng):
     assert not is_missing_mass(coverage_of(log_weights))
 
 
+def test_draws_where_a_surrogate_has_no_density_are_missing_mass(rng):
+    some = np.concatenate([rng.standard_normal(1800), np.full(200, np.inf)])
+    assert coverage_of(some).missing >= 0.1
+    assert is_missing_mass(coverage_of(some))
+
+
 def test_one_long_stay_does_not_hide_the_tail(rng):
     log_weights = np.log(stats.genpareto(1.2).rvs(1000, random_state=rng))
     held = np.concatenate([log_weights, np.full(400, log_weights.max())])

@@ -167,6 +167,15 @@ def test_thirty_dimensions_are_straightened(num_places, rng):
     assert fitted(draws, draws, neals(draws), first).share.min() > 0.99
 
 
+def test_tails_that_are_heavy_take_no_other_kind(rng):
+    """A square of 1 + r u would explain the values as well, and turn back among the draws."""
+    x = rng.standard_t(5, size=(2500, 5))
+    x[:, 1:] *= np.exp(0.5 * x[:, :1])
+    values = stats.t(5).logpdf(x[:, 0]) - 2.0 * x[:, 0]
+    values += stats.t(5).logpdf(x[:, 1:] * np.exp(-0.5 * x[:, :1])).sum(axis=1)
+    assert fitted(x, x[:1500], values[:1500]).kind == (0, 0)
+
+
 def test_centers_stay_among_draws_whose_tails_are_heavy(rng):
     """Where all of a precision is scaled, a part that is not has no center."""
     for _ in range(5):
@@ -223,6 +232,42 @@ def test_moves_along_a_wrong_surrogate_in_other_coordinates_are_invariant(rng):
     assert 0.1 < np.mean(accepted) < 0.9
     assert stats.kstest(points[:, 0] / 2.0, stats.norm.cdf).pvalue > 1e-4
     assert stats.kstest(points[:, 1] * np.exp(-0.5 * points[:, 0]), stats.norm.cdf).pvalue > 1e-4
+
+
+def both_sides(x):
+    """A log density of a normal scale, whose sign is unknown to what it scales."""
+    return -0.5 * ((x[:, 0] - 1.0) ** 2 + (x[:, 1] / x[:, 0]) ** 2) - np.log(np.abs(x[:, 0]))
+
+
+def test_beyond_the_zero_of_a_scale_moves_are_rejected(rng):
+    """It was learned from one side of the zero, and has no density on the other."""
+
+    def drawn(rng, n):
+        scale = 1.0 + rng.normal(size=n)
+        return np.column_stack([scale, scale * rng.normal(size=n)])
+
+    moves, config, x = [], kh.Config(), drawn(rng, 600)
+    x = x[x[:, 0] > 0.0]
+    state = seen(kh.init(np.ones(2), 0.0, config), x, both_sides(x))
+    state = kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config)
+    state = state._replace(walk_share=0.0, is_weighed=True)
+    assert state.fit.coordinates.kind == (0, -2)
+
+    def step(rng, state, *given):
+        is_beyond = state.position[0] < 0.0
+        after, info = kh.step(rng, state, *given, config)
+        moves.append((is_beyond, info.accepted, info.log_weight))
+        return after, info
+
+    target = SimpleNamespace(sample=drawn, log_density=lambda x: both_sides(x[None])[0])
+    points = moved(rng, target, partial(kh.relocate, state), step, 2500, 3)
+    is_beyond, accepted, weights = np.array(moves).T.astype(float)
+    assert 0.1 < is_beyond.mean() < 0.2
+    assert not accepted[is_beyond == 1.0].any()
+    assert accepted[is_beyond == 0.0].mean() > 0.5
+    assert (np.isposinf(weights) == (is_beyond == 1.0)).all()
+    assert stats.kstest(points[:, 0] - 1.0, stats.norm.cdf).pvalue > 1e-4
+    assert stats.kstest(points[:, 1] / points[:, 0], stats.norm.cdf).pvalue > 1e-4
 
 
 def test_a_funnel_is_drawn_nearly_independently(rng):
