@@ -234,7 +234,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
         (draws, _), (everything, _) = coordinates.straighten(draws), coordinates.straighten(everything)
         with np.errstate(over="ignore", invalid="ignore"):  # far out
             places, log_det = coordinates.straighten(places)
-        near = (np.abs(places) < conditionally_normal.FARTHEST).all(axis=1) & np.isfinite(log_det)
+        near = (np.abs(places) < conditionally_normal.FARTHEST).all(axis=1)
         places, values = places[near], (values - log_det)[near]
         shape = shape_of(everything, (np.zeros(places.shape[1]), np.eye(places.shape[1])))
     if (coordinates and coordinates.kind) != (before and before.kind):  # settings elsewhere say nothing

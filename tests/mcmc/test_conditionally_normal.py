@@ -131,7 +131,8 @@ def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, i
     places[::3] += rng.normal(size=places[::3].shape)  # proposals that were rejected
     values = values_at(places)
     places[:5], values[:5] = 20.0 * places[:5], values_at(20.0 * places[:5])  # far out
-    values[5::10] = -1e10  # solutions that failed
+    values[5::20] = -1e5  # solutions that failed, beyond the zero of a scale, too
+    values[15::20] -= 3e3
     places[::50], values[::50] = 1e9, 0.0
     found = fitted(draws, places[~np.isnan(values)], values[~np.isnan(values)])
     assert found.driver == driver
@@ -140,6 +141,16 @@ def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, i
         low = straight[:, driver] < 0.0
         assert stats.kstest(z[low], stats.norm.cdf).pvalue > 1e-4
         assert stats.kstest(z[~low], stats.norm.cdf).pvalue > 1e-4
+
+
+def test_the_zero_of_a_scale_is_found(rng):
+    """To many digits, though draws come near to it."""
+    for _ in range(2):
+        scale = rng.gamma(0.7, size=1500)
+        x = np.column_stack([scale, scale[:, None] * rng.normal(size=(1500, 6))])
+        found = fitted(x, x, -scale - 6.3 * np.log(scale) - 0.5 * (x[:, 1:] ** 2).sum(axis=1) / scale**2)
+        assert found.kind == (0, -2)
+        assert found.center[0] - found.spread / found.scaling.rate == pytest.approx(0.0, abs=1e-9)
 
 
 def test_shares_are_those_of_what_the_driver_scales(rng):
