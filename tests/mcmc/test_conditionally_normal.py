@@ -171,9 +171,8 @@ def test_a_fit_goes_on_from_the_last_one(rng):
     assert fitted(x, x[:1500], neals(x[:1500]), first._replace(driver=2)) is None
 
 
-@pytest.mark.parametrize("num_places", [2001, 3999])
-def test_thirty_dimensions_are_straightened(num_places, rng):
-    draws = neals_draws(rng, num_places, 30)
+def test_thirty_dimensions_are_straightened(rng):
+    draws = neals_draws(rng, 2001, 30)
     first = some_map(rng, 30)._replace(driver=0, scaling=Scaling(1.8, 0), spread=draws[:, 0].std())
     assert fitted(draws, draws, neals(draws), first).share.min() > 0.99
 
@@ -210,7 +209,7 @@ def test_otherwise_there_is_none(draws, rng):
 
 
 def test_normal_draws_stay_as_they_are(rng):
-    for _ in range(10):
+    for _ in range(4):
         x = rng.normal(size=(1500, 3))
         assert fitted(x, x, stats.norm.logpdf(x).sum(axis=1)) is None
 
