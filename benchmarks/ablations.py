@@ -430,7 +430,7 @@ def _sampler_rows(found, families, columns, groups, measures=MEASURES):
 
 def khmc_rows(first, repetitions, jobs, names=tuple(KHMC), groups=tuple(KHMC_GROUPS)):
     """Yield rows of ``sample_khmc``."""
-    families = [family for group in groups for family in KHMC_GROUPS[group]]
+    families = list(dict.fromkeys(family for group in groups for family in KHMC_GROUPS[group]))  # once each
     asked = [(family, seed, names) for seed in range(first, first + repetitions) for family in families]
     found = np.array(list(harness.results(khmc_outcome, asked, jobs)))
     columns = [(f"khmc: {name}", 0, k + 1) for k, name in enumerate(names)]

@@ -44,6 +44,7 @@ _LEAST_CHANGE = 1e-4  # of the rate, relative: after this step it has twice as m
 _ROUNDING = 1e-10  # of features
 _EXACT = 1e-12  # squared error in nats that is due to rounding
 _LARGEST_EXPONENT = 150.0  # whose exponential has a finite square of a square
+_SMALLEST_BASE = math.exp(-0.5 * _LARGEST_EXPONENT)  # of a scale, whose e is the square of its inverse
 
 
 class Scaling(NamedTuple):
@@ -62,13 +63,18 @@ class Scaling(NamedTuple):
         """Return the derivative of e by u, (n, 1)."""
         return self.rate * (self.power * self._base(u)[:, None] ** (self.power - 1) if self.power else -self.at(u))
 
+    @property
+    def end_rate(self) -> float:
+        """The rate k of a driver that is a scale, whose density ends where 1 + k u is zero; zero of others."""
+        return self.rate if self.power < 0 else 0.0
+
     def log_base(self, u: np.ndarray) -> np.ndarray:
-        """Return the logarithm (n,) of 1 + r u where the driver is a scale, and zeros else."""
-        return np.log(self._base(u)) if self.power < 0 else np.zeros(len(u))
+        """Return the logarithm (n,) of 1 + k u."""
+        return np.log(np.maximum(1.0 + self.end_rate * u, _SMALLEST_BASE))
 
     def _base(self, u):
         base = 1.0 + self.rate * u
-        return np.maximum(base, math.exp(-0.5 * _LARGEST_EXPONENT)) if self.power < 0 else base
+        return np.maximum(base, _SMALLEST_BASE) if self.power < 0 else base
 
 
 class ConditionallyNormal(NamedTuple):
@@ -97,17 +103,16 @@ class ConditionallyNormal(NamedTuple):
         out = np.empty_like(x)
         u = (x[:, self.driver] - self.center[self.driver]) / self.spread
         mean, precision = self._given(u)
-        log_base = self.scaling.log_base(u)
-        out[:, self.driver] = log_base / self.scaling.rate if self.scaling.power < 0 else u
+        log_base, k = self.scaling.log_base(u), self.scaling.end_rate
+        out[:, self.driver] = log_base / k if k else u
         out[:, self.others] = np.sqrt(precision) * ((x - self.center)[:, self.others] @ self.to_unit - mean)
-        is_beyond = (self.scaling.power < 0) & (1.0 + self.scaling.rate * u <= 0.0)
-        return out, np.where(is_beyond, -np.inf, 0.5 * np.log(precision).sum(axis=1) - log_base)
+        return out, np.where(1.0 + k * u <= 0.0, -np.inf, 0.5 * np.log(precision).sum(axis=1) - log_base)
 
     def bend(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return x and the same log determinant as ``straighten`` returns there."""
-        out, u = np.empty_like(z), z[:, self.driver]
-        log_base = self.scaling.rate * u if self.scaling.power < 0 else np.zeros(len(u))
-        u = np.expm1(log_base) / self.scaling.rate if self.scaling.power < 0 else u
+        out, k = np.empty_like(z), self.scaling.end_rate
+        log_base = k * z[:, self.driver]
+        u = np.expm1(log_base) / k if k else z[:, self.driver]
         out[:, self.driver] = u * self.spread
         mean, precision = self._given(u)
         out[:, self.others] = (mean + z[:, self.others] / np.sqrt(precision)) @ self.from_unit
@@ -124,7 +129,7 @@ class ConditionallyNormal(NamedTuple):
         off = (x - self.center)[:, self.others] @ self.to_unit - mean
         pulled = scores[:, self.others] * np.sqrt(precision)
         own = (pulled * (0.5 * change / precision * off - mean_change) + 0.5 * change / precision).sum(axis=1)
-        straight = scores[:, self.driver] - (self.scaling.rate if self.scaling.power < 0 else 0.0)
+        straight = scores[:, self.driver] - self.scaling.end_rate
         out[:, self.driver] = (straight * np.exp(-self.scaling.log_base(u)) + own) / self.spread
         out[:, self.others] = pulled @ self.to_unit.T
         return out
@@ -147,17 +152,17 @@ def fitted(
     d, center, spread = draws.shape[1], np.median(draws, axis=0), draws.std(axis=0)
     depths = 1.0 + (values.max() - values) / (2.0 * d)
     near = np.flatnonzero((np.abs(places - center) < FARTHEST * spread).all(axis=1) & (depths < _DEEPEST))
-    rows = near[np.linspace(0, len(near) - 1, min(len(near), _MOST_ROWS)).astype(int)]
-    if d == 1 or len(rows) < 2 * (d + 1) * (d + 2) or shape_of(draws, None) is None:
+    some = np.linspace(0, len(near) - 1, min(len(near), _MOST_ROWS)).astype(int)
+    if d == 1 or len(some) < 2 * (d + 1) * (d + 2) or shape_of(draws, None) is None:
         return None
     scaled_draws, everywhere = (draws - center) / spread, (places[near] - center) / spread
     ends = np.concatenate([scaled_draws, everywhere])
     ends = np.array([ends.min(axis=0), ends.max(axis=0)])
-    scaled, targets = (places[rows] - center) / spread, values[rows] - values.max()
+    scaled, rows = everywhere[some], near[some]
     # Features grow with the fourth power of a distance, so with these weights no place far out outweighs all others,
     # and of two places the deeper one counts less: log densities of failed solutions may be anything.
     weights = (depths[rows] * (1.0 + (scaled**2).mean(axis=1)))[:, None] ** -2.0
-    targets = weights[:, 0] * targets
+    targets = weights[:, 0] * (values[rows] - values.max())
     plain = weights * trend_features(scaled)
     basis = np.linalg.qr(plain)[0]
     left = _without(basis, targets)
@@ -168,7 +173,7 @@ def fitted(
     # First with squares of the others alone, which for a driver are nearly of its first or second degree.
     columns, powers = (range(d), _POWERS) if start is None else ([start.driver], [start.scaling.power])
     correlations, of_quadratic, fits, found = np.corrcoef(draws.T), _least_squares(plain, targets)[0], [], []
-    terms = [_terms(scaled, column, correlations) for column in columns]
+    terms = [_Terms.of(scaled, column, correlations) for column in columns]
     terms.sort(key=lambda term: score_of(term.own, term.w**2 * term.u, term.w**2 * term.u**2))
     for term in terms[:_LIKELY]:
         regression = _Regression(scaled, term.driver, weights, targets)
@@ -203,12 +208,13 @@ class _Terms(NamedTuple):
     w: np.ndarray  # (m, d - 1) the others, uncorrelated
     own: np.ndarray  # features of the driver's density, and of bananas
 
-
-def _terms(scaled, driver, correlations):
-    others = np.delete(np.arange(scaled.shape[1]), driver)
-    u = scaled[:, driver, None]
-    w = whiten(scaled[:, others], 0.0, np.linalg.cholesky(correlations[np.ix_(others, others)]))
-    return _Terms(driver, u, w, np.concatenate([u**3, u**4, w * u**2], axis=1))
+    @classmethod
+    def of(cls, scaled, driver, correlations):
+        """Return those of places (m, d) in units of the draws."""
+        others = np.delete(np.arange(scaled.shape[1]), driver)
+        u = scaled[:, driver, None]
+        w = whiten(scaled[:, others], 0.0, np.linalg.cholesky(correlations[np.ix_(others, others)]))
+        return cls(driver, u, w, np.concatenate([u**3, u**4, w * u**2], axis=1))
 
 
 def _scalings(term, score_of, ends, powers):
