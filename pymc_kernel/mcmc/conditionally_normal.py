@@ -270,10 +270,11 @@ class _Regression:
 
         ``ends`` are all values of the driver; of a scale not the rate is varied, but how far beyond them it is zero.
         """
-        sign = np.sign(scaling.rate)
+        sign, found = np.sign(scaling.rate), []
         farthest = max(-sign * ends) if scaling.power < 0 else 0.0
         for _ in range(_MOST_STEPS):
-            coefficients = self.fit(scaling)[1]
+            score, coefficients = self.fit(scaling)
+            found.append((score, scaling))
             by_log_rate = self.u * scaling.slope(self.u)[:, 0] * (self.scaled_by_e @ coefficients[:-1])
             by_log_rate += coefficients[-1] * (1.0 - np.exp(-scaling.log_base(self.u)))
             beyond = 1.0 / abs(scaling.rate) - farthest
@@ -282,6 +283,8 @@ class _Regression:
             scaling = scaling._replace(rate=sign / (farthest + beyond))
             if abs(change) < _LEAST_CHANGE:
                 break
+        else:  # steps need not converge where places are next to the zero of a scale
+            scaling = min(found, key=lambda one: one[0])[1]
         features = np.concatenate([self.steady, self.features(scaling)], axis=1)
         score, coefficients = _least_squares(self.weights * features, self.targets)
         return score, scaling, coefficients

@@ -153,6 +153,15 @@ def test_the_zero_of_a_scale_is_found(rng):
         assert found.center[0] - found.spread / found.scaling.rate == pytest.approx(0.0, abs=1e-9)
 
 
+def test_a_rate_whose_steps_do_not_converge_is_the_best_of_them():
+    """Draws of a scale over eleven orders of magnitude."""
+    rng = np.random.default_rng(1)
+    log_scale = 4.0 * rng.normal(size=1500)
+    x = np.exp(log_scale)[:, None] * np.column_stack([np.ones(1500), rng.normal(size=(1500, 4))])
+    squares = ((x[:, 1:] / x[:, :1]) ** 2).sum(axis=1)
+    assert fitted(x, x, -0.5 * (log_scale / 4.0) ** 2 - 5.0 * log_scale - 0.5 * squares).kind == (0, -2)
+
+
 def test_shares_are_those_of_what_the_driver_scales(rng):
     """Given the log spread the precision of an effect is 1 / spread^2 + 1 / error^2."""
     draws = hierarchy_draws(rng, 3000)
