@@ -256,8 +256,10 @@ PARTICLES = {
     moves.Walk: {
         "folds": {"config": {"num_folds": 1}},
         "moves until forgotten": {"config": {"min_moves": 10, "max_moves": 10}},
+        "importance sampling at the end": {"config": {"importance": False}},
     },
     moves.Hamiltonian: {
+        "importance sampling at the end": {"config": {"importance": False}},
         "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     },
     differences.Differences: {

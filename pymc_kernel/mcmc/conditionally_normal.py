@@ -89,6 +89,7 @@ class ConditionallyNormal(NamedTuple):
     scaling: Scaling  # e
     share: np.ndarray  # (d - 1,) b
     slopes: np.ndarray  # (4, d - 1) coefficients of l for 1, u, u^2, e
+    log_unit: float  # log determinant of the map from x to u and v
 
     @property
     def kind(self) -> tuple[int, int]:
@@ -96,7 +97,7 @@ class ConditionallyNormal(NamedTuple):
         return self.driver, self.scaling.power
 
     def straighten(self, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return (u, z) and, but for a constant, the log determinant of the map at each row.
+        """Return (u, z) and the log determinant of the map at each row.
 
         Beyond the zero of a scale, where the map does not go, it is minus infinity.
         """
@@ -106,7 +107,8 @@ class ConditionallyNormal(NamedTuple):
         log_base, k = self.scaling.log_base(u), self.scaling.end_rate
         out[:, self.driver] = log_base / k if k else u
         out[:, self.others] = np.sqrt(precision) * ((x - self.center)[:, self.others] @ self.to_unit - mean)
-        return out, np.where(1.0 + k * u <= 0.0, -np.inf, 0.5 * np.log(precision).sum(axis=1) - log_base)
+        log_det = self.log_unit + 0.5 * np.log(precision).sum(axis=1) - log_base
+        return out, np.where(1.0 + k * u <= 0.0, -np.inf, log_det)
 
     def bend(self, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return x and the same log determinant as ``straighten`` returns there."""
@@ -116,7 +118,7 @@ class ConditionallyNormal(NamedTuple):
         out[:, self.driver] = u * self.spread
         mean, precision = self._given(u)
         out[:, self.others] = (mean + z[:, self.others] / np.sqrt(precision)) @ self.from_unit
-        return out + self.center, 0.5 * np.log(precision).sum(axis=1) - log_base
+        return out + self.center, self.log_unit + 0.5 * np.log(precision).sum(axis=1) - log_base
 
     def pull_back(self, x: np.ndarray, scores: np.ndarray) -> np.ndarray:
         """Return the scores in x of a density with ``scores`` (n, d) at the straightened x."""
@@ -195,9 +197,8 @@ def _gain(found, draws):
     straight, log_det = found.straighten(draws)
     u = (draws[:, found.driver] - found.center[found.driver]) / found.spread
     straight[:, found.driver] = u
-    log_det = (log_det + found.scaling.log_base(u)).mean() - np.log(found.spread) + np.linalg.slogdet(found.to_unit)[1]
     before, after = (np.linalg.slogdet(np.cov(x.T))[1] for x in (draws, straight))
-    return log_det - 0.5 * (after - before)
+    return (log_det + found.scaling.log_base(u)).mean() - 0.5 * (after - before)
 
 
 class _Terms(NamedTuple):
@@ -317,7 +318,9 @@ def _normal_form(coefficients, draws, driver, scaling, center, spread):
     with np.errstate(divide="ignore", invalid="ignore"):
         slopes[3] = share * np.clip(np.where(share > 0.0, slopes[3] / share, 0.0), v.min(axis=0), v.max(axis=0))
     to_unit, from_unit = to_unit / spread[others, None], from_unit * spread[others]
-    return ConditionallyNormal(driver, others, center, spread[driver], to_unit, from_unit, scaling, share, slopes)
+    log_unit = np.linalg.slogdet(to_unit)[1] - math.log(spread[driver])
+    unit = driver, others, center, spread[driver], to_unit, from_unit
+    return ConditionallyNormal(*unit, scaling, share, slopes, log_unit)
 
 
 def _powers(u, largest):

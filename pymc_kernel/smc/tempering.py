@@ -16,9 +16,9 @@ import numpy as np
 from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.mcmc.surrogate_fit import NUM_EVALUATED
 from pymc_kernel.parallel import one_blas_thread
-from pymc_kernel.smc import folds
+from pymc_kernel.smc import folds, importance
 from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Moves, largest_correlation
-from pymc_kernel.smc.weights import log_mean_exp, next_temperature, normalized, resample
+from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _FEWEST_AT_MOST = 20  # default of ``max_moves`` in few dimensions
@@ -48,6 +48,9 @@ class Config:
     num_folds : int
         Parts of the particles, each of which is moved by what was learned from the others, see ``folds``; with 1 the
         evidence of few particles is too large.
+    importance : bool
+        Whether draws by importance sampling take the place of the last particles, where they are better, see
+        :func:`finish`.
     """
 
     moves: Moves = field(default_factory=Hamiltonian)
@@ -57,6 +60,7 @@ class Config:
     max_moves: int | None = None
     correlation: float = 0.2
     num_folds: int = 4
+    importance: bool = True
 
     def __post_init__(self):
         if not all(callable(getattr(self.moves, name, None)) for name in ("fit", "propose", "adapt")):
@@ -101,6 +105,7 @@ class Info(NamedTuple):
     moves: int
     proposal_scale: float
     evaluations: int  # of this stage, without those of the first particles
+    importance_ess: float = math.nan  # effective number of draws by importance sampling at the end
 
 
 def init(particles: Evaluated) -> State:
@@ -188,6 +193,28 @@ def step(rng: np.random.Generator, state: State, evaluate: Evaluate, config: Con
     return rejuvenate(rng, state, evaluate, choose_temperature(state, config), config)
 
 
+@one_blas_thread
+def finish(rng: np.random.Generator, state: State, info: Info, evaluate: Evaluate, config: Config) -> tuple[State, Info]:
+    """Return the last state with draws and evidence by importance sampling, where these are better, and its report.
+
+    As many draws are made as the last stage had evaluations. They are taken if they are worth as many independent ones
+    as there are particles, n: then the evidence has a relative variance below 1 / n, which a stage with an effective
+    share of one half adds by its weights alone.
+    """
+    if not config.importance:
+        return state, info
+    n = len(state.particles.positions)
+    draws, log_weights = importance.draw(rng, state.particles, state.evaluated, evaluate, info.evaluations)
+    ess = len(log_weights) * effective_share(log_weights)
+    info = info._replace(evaluations=info.evaluations + len(log_weights), importance_ess=ess)
+    if ess < n:
+        return state, info
+    evidence = log_mean_exp(log_weights)
+    increment = info.log_evidence_increment + evidence - state.log_evidence
+    particles = draws.take(resample(rng, normalized(log_weights), n))
+    return state._replace(particles=particles, log_evidence=evidence), info._replace(log_evidence_increment=increment)
+
+
 def sample(
     rng: np.random.Generator, particles: Evaluated, evaluate: Evaluate, config: Config
 ) -> tuple[State, list[Info]]:
@@ -196,4 +223,5 @@ def sample(
     while state.inverse_temperature < 1.0:
         state, info = step(rng, state, evaluate, config)
         history.append(info)
+    state, history[-1] = finish(rng, state, info, evaluate, config)
     return state, history

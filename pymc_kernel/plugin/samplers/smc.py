@@ -94,8 +94,7 @@ class ParticleKernel(SMC_KERNEL):
         """Choose the next inverse temperature and weight all states of the last stage by it."""
         self.iteration += 1
         self._chosen = tempering.choose_temperature(self._state, self.config)
-        self.beta, self.weights, gained = self._chosen
-        self.log_marginal_likelihood += gained
+        self.beta, self.weights, _ = self._chosen
 
     def resample(self):
         """Do nothing: :meth:`mutate` resamples, with ancestors from all states of the last stage."""
@@ -106,6 +105,11 @@ class ParticleKernel(SMC_KERNEL):
             self._state, self._info = tempering.rejuvenate(
                 self.rng, self._state, self.evaluate, self._chosen, self.config
             )
+            if self.beta == 1.0:
+                self._state, self._info = tempering.finish(
+                    self.rng, self._state, self._info, self.evaluate, self.config
+                )
+        self.log_marginal_likelihood = self._state.log_evidence
         self.tempered_posterior = self._state.particles.positions
 
     def sample_stats(self):
