@@ -1,9 +1,9 @@
 """Sequential Monte Carlo from a prior to a posterior through powers of the likelihood, on arrays.
 
 Del Moral, Doucet and Jasra (2006); adaptive temperatures by bisection on the effective sample size. Moves are learned
-from particles other than those that they move, see ``folds``. The states between the first and the last of a stage are
-not used (unlike in the waste-free SMC of Dau and Chopin 2022): they made neither draws nor evidence better, see
-``benchmarks.ablations``.
+from particles other than those that they move, see ``folds``; importance sampling ends a run, see ``importance``. The
+states between the first and the last of a stage are not used (unlike in the waste-free SMC of Dau and Chopin 2022):
+they made neither draws nor evidence better, see ``benchmarks.ablations``.
 """
 
 import math
@@ -194,7 +194,9 @@ def step(rng: np.random.Generator, state: State, evaluate: Evaluate, config: Con
 
 
 @one_blas_thread
-def finish(rng: np.random.Generator, state: State, info: Info, evaluate: Evaluate, config: Config) -> tuple[State, Info]:
+def finish(
+    rng: np.random.Generator, state: State, info: Info, evaluate: Evaluate, config: Config
+) -> tuple[State, Info]:
     """Return the last state with draws and evidence by importance sampling, where these are better, and its report.
 
     As many draws are made as the last stage had evaluations. They are taken if they are worth as many independent ones

@@ -293,6 +293,10 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
 
     Notes
     -----
+    After the last stage as many draws as it had evaluations come from mixtures fitted to the particles. If they, with
+    importance weights, are worth as many independent ones as there are particles (``importance_ess`` of that stage),
+    they take their place, and the mean weight is the evidence.
+
     An interrupt ends it without a result, as in ``pm.sample_smc``: particles before the last stage are not posterior
     draws. It warns if summaries that :class:`SyntheticLikelihood` assumes normal are not, by up to 1,000 new estimates
     at the draws.
