@@ -86,7 +86,8 @@ def test_what_a_stage_reports():
     *before, last = history
     assert all(4 <= info.moves <= 20 for info in history)
     assert all(info.evaluations == 1000 * info.moves and math.isnan(info.importance_ess) for info in before)
-    assert last.evaluations == 2 * 1000 * last.moves and 1000 < last.importance_ess <= 1000 * last.moves
+    assert last.evaluations == 2 * 1000 * last.moves
+    assert 1000 < last.importance_ess <= 1000 * last.moves
     assert all(info.correlation <= 0.2 for info in history if info.moves < 20)
     assert all(math.isnan(info.surrogate_accept) for info in history)
     assert len(state.particles.positions) == 1000
