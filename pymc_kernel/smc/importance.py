@@ -7,6 +7,7 @@ enough that one of them fits. The draws are new: given the particles, the mean o
 of the evidence, for a likelihood that is estimated, too.
 """
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -17,7 +18,9 @@ from pymc_kernel.mcmc import conditionally_normal
 from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal
 from pymc_kernel.smc.differences import NormalMixture, fit_mixture
 from pymc_kernel.smc.moves import Evaluated
-from pymc_kernel.smc.weights import impossible_as_zero
+from pymc_kernel.smc.weights import impossible_as_zero, log_mean_exp
+
+_ENOUGH = 0.5  # effective share of draws: no other proposal could do more than double it
 
 
 class _Proposal(NamedTuple):
@@ -41,6 +44,14 @@ class _Proposal(NamedTuple):
         return impossible_as_zero(self.mixture.log_density(straight) + log_det)
 
 
+def _share_by_particles(log_weights):
+    """Return the effective share of draws of a proposal, by weights (n,) of draws of the posterior instead.
+
+    E w^2 / (E w)^2 over the proposal is the mean of w times that of 1 / w over the posterior.
+    """
+    return math.exp(-log_mean_exp(log_weights) - log_mean_exp(-log_weights))
+
+
 def draw(
     rng: np.random.Generator,
     particles: Evaluated,
@@ -50,16 +61,18 @@ def draw(
 ) -> tuple[Evaluated, np.ndarray]:
     """Return draws (size, ...) around particles of a posterior, and their log weights (size,), not normalized.
 
-    The mean of the weights estimates the evidence. All that was ``evaluated`` shows whether there are straight
-    coordinates. Costs ``size`` evaluations, O(size k d^2) time with k components, at most 65, and O(size k) memory.
+    The mean of the weights estimates the evidence. Straight coordinates are looked for in all that was ``evaluated``,
+    which takes O(d^4) for each row, where draws of the first mixture would not be worth half their number. Costs
+    ``size`` evaluations, O(size k d^2) time with k components, at most 66, and O(size k) memory.
     """
-    values = evaluated.log_density(1.0)
-    known = np.isfinite(values)
+    proposals = [_Proposal.of(rng, particles.positions)]
     with np.errstate(all="ignore"):  # places that are far out in straight coordinates
-        coordinates = conditionally_normal.fitted(particles.positions, evaluated.positions[known], values[known])
-        proposals = [_Proposal.of(rng, particles.positions)]
-        if coordinates is not None:
-            proposals.append(_Proposal.of(rng, particles.positions, coordinates))
+        if _share_by_particles(particles.log_density(1.0) - proposals[0].log_density(particles.positions)) < _ENOUGH:
+            values = evaluated.log_density(1.0)
+            known = np.isfinite(values)
+            found = conditionally_normal.fitted(particles.positions, evaluated.positions[known], values[known])
+            if found is not None:
+                proposals.append(_Proposal.of(rng, particles.positions, found))
         sizes = np.diff(np.arange(len(proposals) + 1) * size // len(proposals))
         positions = np.concatenate([p.sample(rng, count) for p, count in zip(proposals, sizes, strict=True)])
         log_shares = np.log(sizes / size)[:, None]

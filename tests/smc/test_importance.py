@@ -26,14 +26,14 @@ def draws_of_modes(rng, n, share):
 
 def banana(x):
     """The same prior and a banana in four dimensions; its evidence is 3."""
-    bent = np.column_stack([x[:, 0] / 3.0, x[:, 1] - 0.3 * (x[:, 0] ** 2 - 9.0), x[:, 2:] / 0.1])
+    bent = np.column_stack([x[:, 0] / 3.0, x[:, 1] - 0.6 * (x[:, 0] ** 2 - 9.0), x[:, 2:] / 0.1])
     prior = stats.norm.logpdf(x, scale=5.0).sum(axis=1)
     return prior, math.log(3.0 / (3.0 * 0.1**2)) + stats.norm.logpdf(bent).sum(axis=1) - prior
 
 
 def draws_of_banana(rng, n):
     x = rng.normal(size=(n, 4)) * [3.0, 1.0, 0.1, 0.1]
-    x[:, 1] += 0.3 * (x[:, 0] ** 2 - 9.0)
+    x[:, 1] += 0.6 * (x[:, 0] ** 2 - 9.0)
     return x
 
 
@@ -64,13 +64,13 @@ def test_modes_that_particles_have_in_wrong_shares_come_out_right(rng):
 
 
 def test_a_banana_is_met_in_straight_coordinates(rng):
-    """The mixture alone has an effective share of .52, with the straight one it is .76."""
+    """The mixture alone has an effective share of .36, with the straight one it is .64."""
     positions = draws_of_banana(rng, 1000)
     state, info = finished(rng, positions, banana)
-    assert info.importance_ess > 0.65 * 4000
+    assert info.importance_ess > 0.55 * 4000
     assert abs(state.log_evidence - math.log(3.0)) < 4.0 / math.sqrt(info.importance_ess)
     drawn = state.particles.positions
-    bent = drawn[:, 1] - 0.3 * (drawn[:, 0] ** 2 - 9.0)
+    bent = drawn[:, 1] - 0.6 * (drawn[:, 0] ** 2 - 9.0)
     for column in (drawn[:, 0] / 3.0, bent, drawn[:, 2] / 0.1):
         assert stats.kstest(column, "norm").pvalue > 1e-4
 
@@ -103,6 +103,7 @@ def test_a_map_that_reaches_a_part_of_the_posterior_does_no_harm(rng, monkeypatc
     positions[rng.random(2000) < 0.1] *= -1.0
     particles = smc.Evaluated(positions, *both_signs(positions))
     monkeypatch.setattr(conditionally_normal, "fitted", lambda *given: coordinates)
+    monkeypatch.setattr(importance, "_ENOUGH", 1.0)
     draws, log_weights = importance.draw(rng, particles, particles, both_signs, 8000)
     ess = 8000 * effective_share(log_weights)
     assert abs(log_mean_exp(log_weights)) < 4.0 / math.sqrt(ess)
