@@ -117,7 +117,8 @@ METHODS = {
     "pk.KASMC, 20 moves": by_arrays(smc.Config(KAMELEON, **TWENTY)),
     "pk.KernelHMCSMC": by_arrays(smc.Config()),
 }
-_FIXED = {"schedule": THESIS_SCHEDULE, "min_moves": 1, "max_moves": 1}
+# The thesis ends with the last stage.
+_FIXED = {"schedule": THESIS_SCHEDULE, "min_moves": 1, "max_moves": 1, "importance": False}
 _ALL = smc.Kameleon(kameleon.Config(num_basis=NUM_PARTICLES, gamma=0.2, whiten=False), learning_rate=0.1)
 THESIS = {
     "plain walk": by_arrays(smc.Config(smc.Walk(learn_covariance=False, learn_scale=False), **_FIXED)),
