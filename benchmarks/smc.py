@@ -158,7 +158,7 @@ GLASS_TABLE = harness.Table("smc-glass", ("kernel", "particles", "mean log evide
 def one_glass_run(name, num_particles, seed):
     """Return the log evidence: 20 temperatures, one move each."""
     temperatures = {"schedule": np.linspace(0.05, 1.0, 20), "min_moves": 1, "max_moves": 1}
-    settings = {"chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    settings = {"importance": False, "chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
     with glass_model():
         idata = pk.sample_smc(num_particles, GLASS[name], random_seed=seed, **settings, **temperatures)
     return float(idata["smc_stats"]["log_evidence"].values[0])

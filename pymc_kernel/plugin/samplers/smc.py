@@ -40,9 +40,11 @@ class ParticleKernel(SMC_KERNEL):
 
     def __init__(
         self, moves, *, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2,
-        executor=None, compile_kwargs=None, **kwargs,
+        importance=True, executor=None, compile_kwargs=None, **kwargs,
     ):  # fmt: skip
-        self.config = tempering.Config(moves, threshold, schedule, min_moves, max_moves, correlation)
+        self.config = tempering.Config(
+            moves, threshold, schedule, min_moves, max_moves, correlation, importance=importance
+        )
         model = pm.modelcontext(kwargs.get("model"))
         # A model that cannot be sampled is refused here, before PyMC compiles it, too.
         self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs, executor)
@@ -239,6 +241,8 @@ class KernelHMCSMC(ParticleKernel):
         dimension, or twenty if that is more.
     correlation : float
         The moves of a stage end when no coordinate has a larger correlation with its value at the start of the stage.
+    importance : bool
+        Whether importance sampling follows the last stage, see :func:`sample_smc`.
     executor : concurrent.futures.Executor, optional
         Processes that evaluate batches of particles, for expensive likelihoods (threads would take turns). Used with
         ``cores=1`` only: chains in separate processes evaluate there.
