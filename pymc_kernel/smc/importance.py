@@ -77,5 +77,5 @@ def draw(
         positions = np.concatenate([p.sample(rng, count) for p, count in zip(proposals, sizes, strict=True)])
         log_shares = np.log(sizes / size)[:, None]
         log_proposal = logsumexp(log_shares + [p.log_density(positions) for p in proposals], axis=0)
-        draws = Evaluated(positions, *evaluate(positions))
-        return draws, impossible_as_zero(draws.log_density(1.0) - log_proposal)
+    draws = Evaluated(positions, *evaluate(positions))
+    return draws, impossible_as_zero(draws.log_density(1.0) - log_proposal)
