@@ -5,13 +5,13 @@ from typing import Any
 
 import arviz as az
 import numpy as np
+import pandas as pd
 import pymc as pm
 import xarray as xr
 from pymc.smc.kernels import SMC_KERNEL
 
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import kameleon
-from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import check_prior_draws, prior_expression, with_finite_columns
@@ -32,11 +32,7 @@ class ParticleKernel(SMC_KERNEL):
     PyMC's own evaluation, one particle and one function at a time, is replaced by one vectorized call.
     """
 
-    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
-        "log_marginal_likelihood": (float, []),
-        "beta": (float, []),
-        **{name: (float, []) for name in _STATS},
-    }
+    stats_dtypes_shapes = SMC_KERNEL.stats_dtypes_shapes | dict.fromkeys(_STATS, (float, []))
 
     def __init__(
         self, moves, *, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2,
@@ -103,14 +99,9 @@ class ParticleKernel(SMC_KERNEL):
 
     def mutate(self):
         """Resample and move the particles."""
-        with one_blas_thread:
-            self._state, self._info = tempering.rejuvenate(
-                self.rng, self._state, self.evaluate, self._chosen, self.config
-            )
-            if self.beta == 1.0:
-                self._state, self._info = tempering.finish(
-                    self.rng, self._state, self._info, self.evaluate, self.config
-                )
+        self._state, self._info = tempering.rejuvenate(self.rng, self._state, self.evaluate, self._chosen, self.config)
+        if self.beta == 1.0:
+            self._state, self._info = tempering.finish(self.rng, self._state, self._info, self.evaluate, self.config)
         self.log_marginal_likelihood = self._state.log_evidence
         self.tempered_posterior = self._state.particles.positions
 
@@ -341,27 +332,21 @@ def _tidied(idata):
 
     PyMC stores one list per chain, with one entry per stage, which neither netCDF nor zarr can save.
     """
-    stats = idata["sample_stats"]
-    chains = idata["posterior"].sizes["chain"]
+    stats, chains = idata["sample_stats"], idata["posterior"]["chain"].values
     # PyMC packs one vector per chain into an object array, but the vector of a single chain into a plain one.
-    columns = {name: stats[name].values.reshape(1, -1) if chains == 1 else stats[name].values for name in stats}
-    columns = {name: [np.asarray(one, dtype=float) for one in values] for name, values in columns.items()}
-    log_evidence = [one[-1] for one in columns.pop("log_marginal_likelihood")]
-    num_stages = [len(one) for one in columns["beta"]]
-    stages, data = max(num_stages), {}
-    for name, column in columns.items():
-        padded = np.array([np.pad(values, (0, stages - len(values)), constant_values=np.nan) for values in column])
-        data["inverse_temperature" if name == "beta" else name] = (("chain", "stage"), padded)
-    data |= {"log_evidence": ("chain", log_evidence), "num_stages": ("chain", num_stages)}
-    coords = {"chain": idata["posterior"]["chain"].values, "stage": np.arange(stages)}
+    columns = {name: stats[name].values.reshape(1, -1) if len(chains) == 1 else stats[name].values for name in stats}
+    tables = {c: pd.DataFrame({name: of[i] for name, of in columns.items()}, dtype=float) for i, c in enumerate(chains)}
+    tidy = pd.concat(tables, names=["chain", "stage"]).to_xarray().rename(beta="inverse_temperature")
+    tidy["log_evidence"] = tidy["log_marginal_likelihood"].max("stage")  # NaN before the last stage
+    tidy["num_stages"] = tidy["inverse_temperature"].count("stage")
     settings = {name: value for name, value in stats.attrs.items() if value is not None}
     for name in idata.children.get("observed_data", ()):
         if f"{name}_epsilon" in idata.children.get("constant_data", ()):
             final = idata["constant_data"][f"{name}_epsilon"].values
             final = final if final.ndim == 1 else np.sqrt(np.diag(final))
-            widths = final / np.sqrt(data["inverse_temperature"][1][:, :, None])
-            data[f"epsilon_{name}"] = (("chain", "stage", f"{name}_summary"), widths)
-    tidy = xr.Dataset(data, coords=coords, attrs=settings)
+            widths = final / np.sqrt(tidy["inverse_temperature"].values[:, :, None])
+            tidy[f"epsilon_{name}"] = (("chain", "stage", f"{name}_summary"), widths)
+    tidy = tidy.drop_vars("log_marginal_likelihood").assign_attrs(settings)
     groups = {name: node.to_dataset() for name, node in idata.children.items() if name != "sample_stats"}
     return xr.DataTree.from_dict({**groups, "smc_stats": tidy})
 
