@@ -79,8 +79,13 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
     )
 
 
-def ends_in_words(found: Sequence[OpenEnd], names: Sequence[str]) -> str:
-    """Return words on the ends of the draws where the density hardly falls, the worst first."""
+def open_end_warning(found: Sequence[OpenEnd], names: Sequence[str]) -> str:
+    """Return a warning about the ends of the draws where the density hardly falls, the worst first; or nothing."""
+    if not found:
+        return ""
     worst = sorted(found, key=lambda e: -e.ratio)[:_NAMED]
     ends = ", ".join(f"{names[e.coordinate]} = {e.end:.3g} (to {e.ratio:.2g} times)" for e in worst)
-    return f"the density hardly falls where the draws end, at {ends} on the unconstrained scale"
+    return (
+        f"the density hardly falls where the draws end, at {ends} on the unconstrained scale: the chains lack what is "
+        "beyond, even where they agree. Reparametrize, so that the ridge that they follow becomes straight and short."
+    )

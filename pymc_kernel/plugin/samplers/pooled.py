@@ -133,6 +133,7 @@ def sample_khmc(
     check_whole("tune", least=50, tune=tune)
     model = pm.modelcontext(model)
     rng, began, spent = np.random.default_rng(random_seed), time.perf_counter(), 0
+    settings = {"chains": chains, "progressbar": progressbar, **kwargs}
     if step is None and initvals is None:
         _check_for_sample(kwargs, model)
         if (search := part_of(model, _ENOUGH, rng)) is not None:
@@ -141,7 +142,7 @@ def sample_khmc(
             # Groups move one at a time, so the distance of the joint distribution need not be small.
             is_useful = search.is_confirmed and (search.best.distance < POOR or len(search.estimated) > 1)
             if (search.has_ended or is_useful) and not search.best_is_by_particles:
-                return _along_emulated(model, search.result(), draws, tune, chains, rng, began, progressbar, kwargs)
+                return _along_emulated(model, search.result(), draws, tune, rng, began, settings)
             if search.is_divided or search.best_is_by_particles:
                 # The chains below may all be in one mode of the posterior.
                 warn_user(search.problem() or _MODES_APART)
@@ -149,8 +150,7 @@ def sample_khmc(
     with model:
         given, step = _pooled_step(model, step, kwargs.get("compile_kwargs"))
         tune = kernel_hmc.enough_tuning(len(step.coordinates)) if tune is None else tune
-        seeds = [int(s) for s in rng.integers(2**30, size=chains)]
-        settings = {"chains": chains, "random_seed": seeds, "progressbar": progressbar, **kwargs}
+        settings["random_seed"] = [int(s) for s in rng.integers(2**30, size=chains)]
         if step.shared:
             return pm.sample(draws, tune=tune, step=given, initvals=initvals, **settings)
         _check_for_sample(kwargs, model)
@@ -180,15 +180,13 @@ def sample_khmc(
     return idata
 
 
-def _along_emulated(model, emulated, draws, tune, chains, rng, began, progressbar, kwargs) -> xr.DataTree:
+def _along_emulated(model, emulated, draws, tune, rng, began, settings) -> xr.DataTree:
     """Return exact draws by proposals along the emulated model, whose black boxes have been learned."""
-    seeds = [int(s) for s in rng.integers(2**30, size=chains)]
+    seeds = [int(s) for s in rng.integers(2**30, size=settings["chains"])]
     tune = kernel_hmc.TUNE if tune is None else tune
     with model:
         step = EmulatedNUTS(emulated)
-        idata = pm.sample(
-            draws, tune=tune, chains=chains, step=step, random_seed=seeds, progressbar=progressbar, **kwargs
-        )
+        idata = pm.sample(draws, tune=tune, step=step, random_seed=seeds, **settings)
     emulation, groups = emulated.emulation, getattr(idata, "children", {})
     if "posterior" in groups and (said := normality_of_posterior(model, idata["posterior"].to_dataset(), rng)):
         report(f"sample_khmc: {said}", groups.get("sample_stats", idata))
@@ -352,8 +350,7 @@ def _tune_together(step, starts, tune, rng, progressbar):
 
 def _constrained(model, step, positions) -> list[dict]:
     """Return the values of the free variables, as the user knows them, at positions (d,)."""
-    point = model.initial_point()
-    values = split_positions(np.array(positions), [np.shape(point[v.name]) for v in step.vars])
+    values = split_positions(np.array(positions), step.shapes)
     outputs = [v for v in model.unobserved_value_vars if v.name in {rv.name for rv in model.free_RVs}]
     found = over_draws(model, outputs, step.vars)(values)
     return [{v.name: of[i] for v, of in zip(outputs, found, strict=True)} for i in range(len(positions))]

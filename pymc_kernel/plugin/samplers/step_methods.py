@@ -16,7 +16,7 @@ from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.mcmc.chain_checks import open_ends
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.model.estimated import blocks_of
-from pymc_kernel.plugin.samplers.chain_warnings import ends_in_words, missing_mass_warning
+from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep
 
 _ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
@@ -321,13 +321,7 @@ class KernelHMC(TransitionStep):
         """Return a warning about ends of the draws (chain, draw, d) that are not ends of the density; or nothing."""
         if self.shared or self.density.estimated:  # log densities do not depend on the position alone
             return ""
-        found = open_ends(rng, draws, log_densities, self.density)
-        if not found:
-            return ""
-        return (
-            f"{ends_in_words(found, self.coordinates)}: the chains lack what is beyond, even where they agree. "
-            "Reparametrize, so that the ridge that they follow becomes straight and short."
-        )
+        return open_end_warning(open_ends(rng, draws, log_densities, self.density), self.coordinates)
 
     def _stats(self, state, info):
         quality = np.nan if state.fit is None else state.fit.learned.quality

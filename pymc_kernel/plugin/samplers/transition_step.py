@@ -28,13 +28,8 @@ NUM_VISITED = 500  # draws kept for the checks at the end of a chain, such as wh
 _SEARCH_SHARE = 0.1  # of the tuning draws: evaluations of candidates for a start, and of climbs from them to modes
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 
-_STATISTICS = {
-    "accept": np.float64,
-    "moved": np.float64,
-    "proposal_scale": np.float64,
-    "lp": np.float64,
-    "stuck_for": np.int64,
-}
+_MEASURES = "accept", "moved", "proposal_scale", "lp"
+_COUNTS = "stuck_for", "evaluations", "raised"
 
 
 @dataclass_state
@@ -66,9 +61,9 @@ class TransitionStep(ArrayStepShared):
     _state_class = TransitionState
     _transition_module: ModuleType
 
-    stats_dtypes_shapes = {name: (dtype, []) for name, dtype in _STATISTICS.items()} | {
-        "evaluations": (np.int64, []),
-        "raised": (np.int64, []),
+    stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
+        **dict.fromkeys(_MEASURES, (np.float64, [])),
+        **dict.fromkeys(_COUNTS, (np.int64, [])),
         "warning": (SamplerWarning, None),
     }
 
@@ -103,7 +98,8 @@ class TransitionStep(ArrayStepShared):
             names = (*self.density.shares, *self.density.failure_names, "log_estimate_variance")
             self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **dict.fromkeys(names, (np.float64, []))}
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
-        self.coordinates = coordinate_names(value_vars, [np.shape(initial_point[v.name]) for v in value_vars])
+        self.shapes = [np.shape(initial_point[v.name]) for v in value_vars]
+        self.coordinates = coordinate_names(value_vars, self.shapes)
         # A wrong shape in the configuration is found here, before any long work.
         self._transition_module.init(np.zeros(len(self.coordinates)), 0.0, config)
         self._start(num_tune=0, num_draws=0)
@@ -169,8 +165,8 @@ class TransitionStep(ArrayStepShared):
         return RaveledVars(position, q0.point_map_info), [stats]
 
     def _stats(self, state, info) -> dict:
-        values = info.accept_prob, float(info.accepted), info.scale, state.log_density, state.rejections
-        known = dict(zip(_STATISTICS, values, strict=True)) | self.density.shares
+        values = info.accept_prob, float(info.accepted), info.scale, state.log_density
+        known = dict(zip(_MEASURES, values, strict=True), stuck_for=state.rejections) | self.density.shares
         if self.density.estimated:
             known |= self.density.failures() | {"log_estimate_variance": self._log_estimate_variance(state)}
         return known
