@@ -5,7 +5,6 @@ import warnings
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pymc.initial_point import make_initial_point_expression
 from pymc.pytensorf import compile as pymc_compile
 from pymc.vartypes import continuous_types
 from pytensor.graph.traversal import ancestors
@@ -13,7 +12,7 @@ from pytensor.graph.traversal import ancestors
 from pymc_kernel.likelihood_free import TooManyFailures, choose_bandwidth, explore, simulate_repeatedly
 from pymc_kernel.plugin.arguments import check_whole
 from pymc_kernel.plugin.model.interpreter import QUICK
-from pymc_kernel.plugin.model.priors import with_finite_columns
+from pymc_kernel.plugin.model.priors import prior_expression, with_finite_columns, without_draws
 from pymc_kernel.plugin.model.unconstrained import split_positions
 from pymc_kernel.plugin.warn import warn_user
 
@@ -35,7 +34,7 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
         raise ValueError(f"log_variance of {name!r} must be positive, got {log_variance!r}.")
     check_whole(least=_LEAST_PILOT, **{f"num_pilot of {name!r}": num_pilot})
     rng = np.random.default_rng(random_seed)
-    parameters = _BlockParameters(params)
+    parameters = _BlockParameters(name, params)
     errors, summary = [], function.summary_of(shape)
 
     def simulate(positions):
@@ -49,10 +48,7 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
                 errors.append(once.first_error)
         return rows
 
-    try:
-        prior = parameters.prior(num_pilot, rng)
-    except NotImplementedError as error:
-        raise ValueError(f"{name!r} needs epsilon: a prior cannot be drawn from ({error}).") from error
+    prior = parameters.prior(num_pilot, rng)
     num_replicates = min(max(100, 10 * count), int(_OF_REPLICATES * num_pilot) // _LEAST_CENTERS)
     try:
         pilot = explore(prior, simulate, target, num_pilot, num_replicates, rng)
@@ -92,24 +88,21 @@ class _BlockParameters:
     Positions (n, d) hold these variables on the unconstrained scale, one after the other; discrete ones as they are.
     """
 
-    def __init__(self, params):
+    def __init__(self, name, params):
         model = pm.modelcontext(None)
         params = [pt.as_tensor_variable(p) for p in params]
         used = set(ancestors(params))
-        free = [rv for rv in model.free_RVs if rv in used]
-        self._values = [model.rvs_to_values[rv] for rv in free]
-        self._draw = make_initial_point_expression(
-            free_rvs=free,
-            rvs_to_transforms=model.rvs_to_transforms,
-            initval_strategies=dict.fromkeys(free),
-            default_strategy="prior",
-            return_transformed=True,
-        )
+        improper = [rv.name for rv in without_draws(model) if rv in used]
+        if improper:
+            raise ValueError(f"{name!r} needs epsilon: a prior cannot be drawn from, that of {', '.join(improper)}.")
+        draws = dict(zip(model.free_RVs, prior_expression(model), strict=True))
+        self._draw = [draws[rv] for rv in model.free_RVs if rv in used]
+        self._values = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in used]
         outputs = model.replace_rvs_by_values(params)
         self._function = pymc_compile(self._values, outputs, on_unused_input="ignore", mode=QUICK)
 
     def prior(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws (size, d) from the prior; ``NotImplementedError`` where that cannot be, as for ``pm.Flat``.
+        """Return draws (size, d) from the prior.
 
         The shapes and ranges of these draws are kept for :meth:`by_name`.
         """

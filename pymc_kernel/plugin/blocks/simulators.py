@@ -255,6 +255,8 @@ class _SimulatedLikelihood:
         self.num_simulations = int(num_simulations)
         self.max_failures = max_failures
         self.vectorized = bool(vectorized)
+        # Simulations of one evaluation that may each have random numbers of their own.
+        self.num_streams = 1 if vectorized else self.num_simulations
         self._calls = self._failures = 0
         self._warned = self._has_known_size = False
         self._last = math.nan, None  # see ``failed_share`` and ``simulated``
@@ -268,15 +270,17 @@ class _SimulatedLikelihood:
         self._estimate, self._log_peak, self._starts = estimate, log_peak, starts or {}
         self.assumes_normal = assumes_normal
 
-    @property
-    def num_streams(self) -> int:
-        """Simulations of one evaluation that may each have random numbers of their own."""
-        return 1 if self.vectorized else self.num_simulations
-
     def __call__(self, rng, *inputs):
         """Return the log of an estimate of the likelihood; the last input is the data."""
         *params, observed = inputs
-        run = self._simulations(rng, params, observed.shape)
+        size = (self.num_simulations, *observed.shape) if self.vectorized else observed.shape
+        sources = iter(rng) if isinstance(rng, list) else repeat(rng)
+        run = simulate_repeatedly(
+            lambda: self.simulator(next(sources), *params, size),
+            self.summary_of(observed.shape),
+            self.num_simulations,
+            self.vectorized,
+        )
         self._calls += self.num_simulations
         self._failures += run.failed
         self._warn(run.first_error)
@@ -305,16 +309,6 @@ class _SimulatedLikelihood:
     def accepted_share(self, log_estimate: float) -> float | None:
         """Return the share of simulations that a kernel with values up to one accepts; None for blocks without one."""
         return None if self._log_peak is None else math.exp(log_estimate - self._log_peak)
-
-    def _simulations(self, rng, params, shape):
-        size = (self.num_simulations, *shape) if self.vectorized else shape
-        sources = iter(rng) if isinstance(rng, list) else repeat(rng)
-        return simulate_repeatedly(
-            lambda: self.simulator(next(sources), *params, size),
-            self.summary_of(shape),
-            self.num_simulations,
-            self.vectorized,
-        )
 
     def summary_of(self, shape) -> Callable | None:
         """Return the summary function, which warns if the first simulated data set has another shape than the data."""
