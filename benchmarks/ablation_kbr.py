@@ -300,13 +300,13 @@ def warned_run(method, size, family, first, seed):
         posterior, fit = rejected(latent, data, observed, 0.03)
         replicates = [fit(row) for row in rng.standard_exponential((NUM_REPLICATES, len(posterior.weights)))]
     drawn = [smoothed_draws(one.points, one.weights, 1000, rng) for one in replicates[:4]]
-    effective, (error, _) = 1.0 / (posterior.weights**2).sum(), learning_errors(posterior, replicates)
+    effective, errors = 1.0 / (posterior.weights**2).sum(), learning_errors(posterior, replicates)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         opinion = second_opinion(posterior, latent, data, observed, rng)
     nothing = np.zeros_like(opinion.shift)
     said = {
-        "error of learning": findings(1.0, effective, error, []),
+        "error of learning": findings(1.0, effective, errors["learning_error"], []),
         "second opinion": str(opinion),
         "its means and spreads alone": str(opinion._replace(outside=0.0)),
         "its share of the draws alone": str(opinion._replace(shift=nothing, spread=nothing + 1.0)),

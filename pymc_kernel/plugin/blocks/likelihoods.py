@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.graph.basic import Variable
@@ -157,7 +158,4 @@ def has_missing_entries(observed: TensorLike) -> bool:
     """Return whether data are masked or have NaN; False for graphs, of which that cannot be known."""
     if isinstance(observed, Variable):
         return False
-    values = np.asarray(observed)
-    return isinstance(observed, np.ma.MaskedArray) or (
-        np.issubdtype(values.dtype, np.floating) and bool(np.isnan(values).any())
-    )
+    return isinstance(observed, np.ma.MaskedArray) or bool(np.any(pd.isna(np.asarray(observed))))

@@ -34,7 +34,7 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
         raise ValueError(f"log_variance of {name!r} must be positive, got {log_variance!r}.")
     check_whole(least=_LEAST_PILOT, **{f"num_pilot of {name!r}": num_pilot})
     rng = np.random.default_rng(random_seed)
-    parameters = _BlockParameters(name, params)
+    parameters = _BlockParameters(name, params, num_pilot, rng)
     errors, summary = [], function.summary_of(shape)
 
     def simulate(positions):
@@ -48,10 +48,9 @@ def learned_bandwidth(function, params, shape, target, num_pilot, log_variance, 
                 errors.append(once.first_error)
         return rows
 
-    prior = parameters.prior(num_pilot, rng)
     num_replicates = min(max(100, 10 * count), int(_OF_REPLICATES * num_pilot) // _LEAST_CENTERS)
     try:
-        pilot = explore(prior, simulate, target, num_pilot, num_replicates, rng)
+        pilot = explore(parameters.prior, simulate, target, num_pilot, num_replicates, rng)
     except TooManyFailures as error:
         first = f" The first error was {type(errors[0]).__name__}: {errors[0]}" if errors else ""
         advice = "repair the simulator (it is called as simulator(rng, *params, size)), or give epsilon"
@@ -86,36 +85,31 @@ class _BlockParameters:
     """The inputs of a block's simulator, and the free variables of the model in context that they depend on.
 
     Positions (n, d) hold these variables on the unconstrained scale, one after the other; discrete ones as they are.
+    ``prior`` are positions drawn from it, and discrete numbers stay in the range of these draws.
     """
 
-    def __init__(self, name, params):
+    def __init__(self, name, params, num_draws, rng):
         model = pm.modelcontext(None)
         params = [pt.as_tensor_variable(p) for p in params]
         used = set(ancestors(params))
         improper = [rv.name for rv in without_draws(model) if rv in used]
         if improper:
             raise ValueError(f"{name!r} needs epsilon: a prior cannot be drawn from, that of {', '.join(improper)}.")
-        draws = dict(zip(model.free_RVs, prior_expression(model), strict=True))
-        self._draw = [draws[rv] for rv in model.free_RVs if rv in used]
-        self._values = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in used]
         outputs = model.replace_rvs_by_values(params)
+        self._values = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in used]
         self._function = pymc_compile(self._values, outputs, on_unused_input="ignore", mode=QUICK)
-
-    def prior(self, size: int, rng: np.random.Generator) -> np.ndarray:
-        """Return draws (size, d) from the prior.
-
-        The shapes and ranges of these draws are kept for :meth:`by_name`.
-        """
+        draws = dict(zip(model.free_RVs, prior_expression(model), strict=True))
+        draws = [draws[rv] for rv in model.free_RVs if rv in used]
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Numba will use object mode")
-            drawn = pm.draw(self._draw, draws=size, random_seed=rng) if self._draw else []
+            drawn = pm.draw(draws, draws=num_draws, random_seed=rng) if draws else []
         self._shapes = [values.shape[1:] for values in drawn]
         self._bounds = [(values.min(axis=0), values.max(axis=0)) for values in drawn]
-        flat = [np.reshape(values, (size, -1)).astype(float) for values in drawn]
-        return with_finite_columns(np.concatenate([np.empty((size, 0)), *flat], axis=1), rng)
+        flat = [np.reshape(values, (num_draws, -1)).astype(float) for values in drawn]
+        self.prior = with_finite_columns(np.concatenate([np.empty((num_draws, 0)), *flat], axis=1), rng)
 
     def at(self, position: np.ndarray) -> list[np.ndarray]:
-        """Return the simulator's parameters at one position (d,); :meth:`prior` must have been called before."""
+        """Return the simulator's parameters at one position (d,)."""
         return self._function(*(values[0] for values in self.by_name(position[None]).values()))
 
     def by_name(self, positions: np.ndarray) -> dict[str, np.ndarray]:

@@ -21,13 +21,13 @@ from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.emulation.search import POOR
 from pymc_kernel.plugin.model.estimated import normal_blocks
-from pymc_kernel.plugin.model.interpreter import over_draws
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
-from pymc_kernel.plugin.model.unconstrained import split_positions, value_draws
+from pymc_kernel.plugin.model.unconstrained import value_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
+from pymc_kernel.plugin.samplers.surrogate import initvals_at
 from pymc_kernel.plugin.samplers.transition_step import NUM_VISITED
 from pymc_kernel.plugin.warn import report, warn_user
 
@@ -168,7 +168,7 @@ def sample_khmc(
             "tuning_evaluations": spent + step.density.calls - before,
             "tuning_raised": step.density.num_raised - raised,
         }
-        idata = pm.sample(draws, tune=0, step=step, initvals=_constrained(model, step, ends), **settings)
+        idata = pm.sample(draws, tune=0, step=step, initvals=initvals_at(model, ends), **settings)
     groups = getattr(idata, "children", {})
     for name in {"posterior", "sample_stats"} & set(groups):
         groups[name].attrs |= took
@@ -345,12 +345,4 @@ def _tune_together(step, starts, tune, rng, progressbar):
                 advance(num_draws)
             if index < len(plan) - 1:
                 states = kernel_hmc.fit_together(rng, states, step.config)
-    return kernel_hmc.frozen(states, step.config), [state.position for state in states]
-
-
-def _constrained(model, step, positions) -> list[dict]:
-    """Return the values of the free variables, as the user knows them, at positions (d,)."""
-    values = split_positions(np.array(positions), step.shapes)
-    outputs = [v for v in model.unobserved_value_vars if v.name in {rv.name for rv in model.free_RVs}]
-    found = over_draws(model, outputs, step.vars)(values)
-    return [{v.name: of[i] for v, of in zip(outputs, found, strict=True)} for i in range(len(positions))]
+    return kernel_hmc.frozen(states, step.config), np.array([state.position for state in states])

@@ -177,10 +177,14 @@ def _weighed(search, emulated, chains, draws) -> xr.DataTree:
 def starts_of(emulated: pm.Model, chains: int, rng: np.random.Generator) -> list[dict]:
     """Return a start for each chain: a draw of the emulated posterior, as elsewhere nothing may have been learned."""
     known = emulated.emulation.draws
-    chosen = known[rng.choice(len(known), chains, replace=len(known) < chains)]
+    return initvals_at(emulated, known[rng.choice(len(known), chains, replace=len(known) < chains)])
+
+
+def initvals_at(model: pm.Model, positions: np.ndarray) -> list[dict]:
+    """Return the values of the free variables at positions (n, d), as ``pm.sample(initvals=)`` takes them."""
     # On the constrained scale: PyMC takes no unconstrained value where a bound is a random variable.
-    values = constrained_draws(emulated, chosen, [v.name for v in emulated.free_RVs])
-    return [{name: drawn[i] for name, drawn in values.items()} for i in range(chains)]
+    values = constrained_draws(model, positions, [v.name for v in model.free_RVs])
+    return [{name: drawn[i] for name, drawn in values.items()} for i in range(len(positions))]
 
 
 def _add_groups(tree, model, emulated, counts, status):

@@ -98,8 +98,7 @@ class TransitionStep(ArrayStepShared):
             names = (*self.density.shares, *self.density.failure_names, "log_estimate_variance")
             self.stats_dtypes_shapes = {**type(self).stats_dtypes_shapes, **dict.fromkeys(names, (np.float64, []))}
             self.stats_dtypes = [{name: dtype for name, (dtype, _) in self.stats_dtypes_shapes.items()}]
-        self.shapes = [np.shape(initial_point[v.name]) for v in value_vars]
-        self.coordinates = coordinate_names(value_vars, self.shapes)
+        self.coordinates = coordinate_names(value_vars, [np.shape(initial_point[v.name]) for v in value_vars])
         # A wrong shape in the configuration is found here, before any long work.
         self._transition_module.init(np.zeros(len(self.coordinates)), 0.0, config)
         self._start(num_tune=0, num_draws=0)

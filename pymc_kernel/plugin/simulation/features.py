@@ -12,7 +12,7 @@ import pytensor.tensor as pt
 
 from pymc_kernel.embeddings.inputs import check_pairs, latent_kernel
 from pymc_kernel.embeddings.ridge import factorize
-from pymc_kernel.kernels.points import as_points, as_weights, scales_of
+from pymc_kernel.kernels.points import as_points, as_weights, check_between, scales_of
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.model.interpreter import QUICK
 from pymc_kernel.plugin.progress import progress_bar
@@ -60,8 +60,7 @@ class LearnedFeatures:
     def __post_init__(self):
         if self.batch_size <= self.num_features:
             raise ValueError(f"batch_size must be larger than num_features={self.num_features}, got {self.batch_size}.")
-        if not 0.0 < self.validation < 1.0:
-            raise ValueError(f"validation must be in (0, 1), got {self.validation!r}.")
+        check_between(validation=self.validation)
 
     @one_blas_thread
     def fit(self, latent, observed, weights=None, *, rng=None, progressbar: bool = True) -> "FittedFeatures":
@@ -141,7 +140,7 @@ class LearnedFeatures:
         """Train, set the parameters with the smallest validation loss, and return the losses (epochs, 2)."""
         inside, outside = split
         null = [(w * (t**2).sum(axis=1)).mean() for _, t, w in ([a[i] for a in data] for i in (inside, outside))]
-        best, best_loss, num_without_gain, losses = [p.get_value() for p in parameters], np.inf, 0, []
+        best, best_loss, best_epoch, losses = [p.get_value() for p in parameters], np.inf, 0, []
         with progress_bar("Learning features", self.num_epochs, progressbar) as advance:
             try:
                 for _ in range(self.num_epochs):
@@ -150,11 +149,10 @@ class LearnedFeatures:
                     batch_losses = [step(*(v[order[a : a + self.batch_size]] for v in data)) for a in starts]
                     loss = self._validation_loss(function(data[0]), data, inside, outside) / null[1]
                     losses.append((np.mean(batch_losses) / null[0], loss))
-                    num_without_gain += 1
                     if loss < best_loss:
-                        best, best_loss, num_without_gain = [p.get_value() for p in parameters], loss, 0
+                        best, best_loss, best_epoch = [p.get_value() for p in parameters], loss, len(losses)
                     advance(words=f"Learning features, loss {loss:.3f}")
-                    if num_without_gain > _PATIENCE:
+                    if len(losses) - best_epoch > _PATIENCE:
                         break
             except KeyboardInterrupt:
                 pass

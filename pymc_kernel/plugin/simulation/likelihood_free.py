@@ -248,9 +248,8 @@ def _stats(state: State, posterior: list[Draws]) -> dict:
             "outside": state.checks.outside,
         }
     positions = [draws.positions for draws in posterior]
-    errors = learning_errors(Weighted(np.concatenate(positions)), map(Weighted, positions))
     return checks | {
-        **dict(zip(("learning_error", "spread_learning_error"), errors, strict=True)),
+        **learning_errors(Weighted(np.concatenate(positions)), map(Weighted, positions)),
         "num_simulations": len(state.parameters),
         "num_failed": sum(r.num_failed for r in state.rounds),
         "num_rounds": len(state.rounds),

@@ -65,20 +65,16 @@ def judged(
     """
     typical = float(typicality(summaries, observed[None], rng)[0])
     effective = float(1.0 / (posterior.weights**2).sum())
-    error, spread_error = learning_errors(posterior, replicates)
+    errors = learning_errors(posterior, replicates)
     stats = xr.Dataset(
-        {
-            "typicality": typical,
-            "num_effective": effective,
-            "learning_error": error,
-            "spread_learning_error": spread_error,
-        }
+        {"typicality": typical, "num_effective": effective}
+        | errors
         | {f"second_opinion_{n}": ("unconstrained", v) if np.ndim(v) else v for n, v in opinion._asdict().items()}
     )
     advice = (
         f"Take {to_take}, or sample_likelihood_free; if the model simulates nothing like the data, check its prior."
     )
-    report_all(findings(typical, effective, error, [str(opinion)]), advice, stats)
+    report_all(findings(typical, effective, errors["learning_error"], [str(opinion)]), advice, stats)
     return stats
 
 
@@ -115,16 +111,17 @@ class Weighted(NamedTuple):
     weights: np.ndarray | None = None
 
 
-def learning_errors(posterior, replicates) -> tuple[float, float]:
+def learning_errors(posterior, replicates) -> dict[str, float]:
     """Return the largest standard deviations over replicates, of means (in posterior spreads) and of log spreads.
 
-    NaN for a single replicate.
+    They are called as in the statistics of a result; NaN for a single replicate.
     """
     means, spreads = np.swapaxes([scales_of(one.points, one.weights) for one in replicates], 0, 1)
-    if len(means) < 2:
-        return np.nan, np.nan
-    error = means.std(axis=0, ddof=1) / scales_of(posterior.points, posterior.weights)[1]
-    return float(error.max()), float(np.log(spreads).std(axis=0, ddof=1).max())
+    of_means = of_spreads = np.full(1, np.nan)
+    if len(means) > 1:
+        of_means = means.std(axis=0, ddof=1) / scales_of(posterior.points, posterior.weights)[1]
+        of_spreads = np.log(spreads).std(axis=0, ddof=1)
+    return {"learning_error": float(of_means.max()), "spread_learning_error": float(of_spreads.max())}
 
 
 def findings(typical: float, effective: float, learning_error: float, others: list[str]) -> list[str]:
