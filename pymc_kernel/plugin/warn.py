@@ -1,7 +1,6 @@
 """Warnings that point to the user's line; those about a result are stored with it, for :func:`diagnose`."""
 
 import os
-from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -17,19 +16,12 @@ STATUS_FLAGS = {"flag_values": [int(s) for s in Status], "flag_meanings": " ".jo
 _FAILURES = [s.name.lower() for s in Status if s > Status.SUCCEEDED]
 _FINDINGS = "findings"  # attribute of a group of statistics: one warning per line
 
-_MARK = "|unseen mode|"  # the sentence below replaces it; pages of the documentation use the same mark
+# In the docstring of each function that returns evidence; pages of the documentation say |unseen mode| for it.
 UNSEEN_MODE = (
     "No sampler finds a narrow mode on a broad hill unless a draw happens to land in it, which is unlikely in five or "
     "more dimensions: the evidence then lacks the mode's mass, no check shows it, and runs that agree do not rule it "
     "out."
 )
-
-
-def says_what_evidence_lacks[T](promising: T) -> T:
-    """Replace the mark in the docstring of a function or class by ``UNSEEN_MODE``, wrapped and indented to fit."""
-    sentence = fill(UNSEEN_MODE, 120, initial_indent=" " * 4, subsequent_indent=" " * 4)
-    promising.__doc__ = (promising.__doc__ or "").replace(" " * 4 + _MARK, sentence)
-    return promising
 
 
 def warn_user(message: str) -> None:

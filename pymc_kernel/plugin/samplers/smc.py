@@ -16,7 +16,7 @@ from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import check_prior_draws, prior_expression, with_finite_columns
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
-from pymc_kernel.plugin.warn import report, says_what_evidence_lacks
+from pymc_kernel.plugin.warn import report
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.moves import Hamiltonian
 
@@ -207,7 +207,6 @@ class KASMC(ParticleKernel):
         super().__init__(moves.Kameleon(config, learning_rate), **kwargs)
 
 
-@says_what_evidence_lacks
 class KernelHMCSMC(ParticleKernel):
     """Hamiltonian moves along a learned surrogate for ``pm.sample_smc``: the fewest evaluations of the likelihood.
 
@@ -246,7 +245,8 @@ class KernelHMCSMC(ParticleKernel):
     adaptation, whose bias was too small to measure (``benchmarks.evidence_bias``). Surrogates take tenths of a second
     per stage with 1,000 particles: for likelihoods that take microseconds use :class:`KASMC` or :class:`ASMC`.
 
-    |unseen mode|
+    No sampler finds a narrow mode on a broad hill unless a draw happens to land in it, which is unlikely in five or
+    more dimensions: the evidence then lacks the mode's mass, no check shows it, and runs that agree do not rule it out.
 
     Examples
     --------
@@ -265,7 +265,6 @@ class KernelHMCSMC(ParticleKernel):
         super().__init__(proposal, **kwargs)
 
 
-@says_what_evidence_lacks
 def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) -> xr.DataTree:
     """Return the result of ``pm.sample_smc`` with a tidy group of statistics that can be saved.
 
@@ -296,7 +295,8 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     draws. It warns if summaries that :class:`SyntheticLikelihood` assumes normal are not, by up to 1,000 new estimates
     at the draws.
 
-    |unseen mode|
+    No sampler finds a narrow mode on a broad hill unless a draw happens to land in it, which is unlikely in five or
+    more dimensions: the evidence then lacks the mode's mass, no check shows it, and runs that agree do not rule it out.
 
     Examples
     --------
