@@ -147,6 +147,17 @@ def test_nothing_is_learned_after_tuning_unless_asked_for(name):
 # -- in PyMC's hands ------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", STEPS)
+def test_the_order_in_which_variables_are_given_does_not_matter(name):
+    with pm.Model() as model:
+        a, b = pm.Normal("a", 0.0, 1.0), pm.Normal("b", 10.0, 0.1)
+        step = STEPS[name](vars=[b, a])
+    step.setup_chain(np.random.default_rng(3), 200, 100)
+    last = advance(step, model.initial_point(), 300)[-1]
+    assert abs(last["a"]) < 5.0
+    assert abs(last["b"] - 10.0) < 1.0
+
+
 def test_frozen_model_initvals_blocked_and_progress_bar(capsys):
     frozen = sample(freeze_dims_and_data(exact_model()), pk.KAMH, cores=1)["posterior"]
     assert frozen["x"].shape == (2, 60, 2, 2)

@@ -73,7 +73,9 @@ class TransitionStep(ArrayStepShared):
         if adaptation not in ("tuning", "vanishing"):
             raise ValueError(f'adaptation must be "tuning" or "vanishing", got {adaptation!r}.')
         model = pm.modelcontext(model)
-        value_vars = model.continuous_value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
+        chosen = model.continuous_value_vars if vars is None else get_value_vars_from_user_vars(vars, model)
+        # In the order of PyMC's points, which is that of positions, whatever the order of ``vars``.
+        value_vars = [v for v in model.value_vars if v in chosen]
         if not value_vars:
             raise ValueError(
                 f"{type(self).__name__} samples continuous variables, and the model has none that are free."
