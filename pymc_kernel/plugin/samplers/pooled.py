@@ -21,8 +21,8 @@ from pymc_kernel.plugin.emulation.emulate import learn, part_of
 from pymc_kernel.plugin.emulation.exact_step import EmulatedNUTS
 from pymc_kernel.plugin.emulation.search import POOR
 from pymc_kernel.plugin.model.estimated import normal_blocks
-from pymc_kernel.plugin.model.priors import STARTS_TRIED
-from pymc_kernel.plugin.model.unconstrained import value_draws
+from pymc_kernel.plugin.model.priors import STARTS_TRIED, initial_position
+from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
@@ -226,9 +226,7 @@ def _say(model, step, idata, rng):
     posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
     if {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
         every = slice(None, None, max(1, posterior.sizes["draw"] // NUM_VISITED))
-        columns = value_draws(posterior.isel(draw=every), model)
-        levels = stats["lp"].values[:, every]
-        draws = np.concatenate([np.reshape(columns[v], (*levels.shape, -1)) for v in step.vars], axis=-1)
+        draws, levels = unconstrained_draws(posterior.isel(draw=every), model), stats["lp"].values[:, every]
         if np.isfinite(draws).all():  # rounding may have put a draw at a bound
             words.append(step.open_end_warning(draws, levels, rng))
             if normal_blocks(model):
@@ -293,7 +291,7 @@ def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
     if len(given) != chains:
         raise ValueError(f"initvals has {len(given)} entries for {chains} chains.")
     # PyMC compiles a function for the initial point, so ask for it once, and only if it is needed.
-    default = None if step.density.starts is None else _position(step, model.initial_point())
+    default = None if step.density.starts is None else initial_position(model)
     positions, tried = [], []
     for overrides in given:
         position = None
@@ -313,17 +311,14 @@ def _jittered(model, step, overrides, rng) -> np.ndarray:
     free = {rv for rv in model.free_RVs if rv.name not in overrides}
     [start] = make_initial_point_fns_per_chain(model=model, overrides=overrides, jitter_rvs=free, chains=1)
     for _ in range(STARTS_TRIED):
-        position = _position(step, start(int(rng.integers(2**30))))
+        point = start(int(rng.integers(2**30)))
+        position = DictToArrayBijection.map({name: point[name] for name in step.var_names}).data.astype(float)
         if math.isfinite(step.density(position)):
             return position
     raise NonFiniteStartError(
         f"sample_khmc: the log density was not finite at {STARTS_TRIED} jittered initial points. "
         "Give initvals at which the likelihood is not zero."
     )
-
-
-def _position(step, point) -> np.ndarray:
-    return DictToArrayBijection.map({name: point[name] for name in step.var_names}).data.astype(float)
 
 
 def _tune_together(step, starts, tune, rng, progressbar):
