@@ -20,13 +20,6 @@ from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, ope
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep
 
 _ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
-_MOVE_STATISTICS = {
-    "move": f"<U{max(map(len, kernel_hmc.MOVES))}",
-    "num_steps": np.int64,
-    "energy_error": np.float64,
-    "surrogate_quality": np.float64,
-    "log_weight": np.float64,
-}
 _LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
 
 _SHARED_PARAMETERS = """
@@ -247,7 +240,11 @@ class KernelHMC(TransitionStep):
     name = "kernel_hmc"
     _transition_module = kernel_hmc
 
-    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {name: (t, []) for name, t in _MOVE_STATISTICS.items()}
+    stats_dtypes_shapes = TransitionStep.stats_dtypes_shapes | {
+        "move": (f"<U{max(map(len, kernel_hmc.MOVES))}", []),
+        "num_steps": (np.int64, []),
+        **dict.fromkeys(("energy_error", "surrogate_quality", "log_weight"), (np.float64, [])),
+    }
 
     def __init__(
         self,
@@ -324,9 +321,9 @@ class KernelHMC(TransitionStep):
         return open_end_warning(open_ends(rng, draws, log_densities, self.density), self.coordinates)
 
     def _stats(self, state, info):
+        of_move = {name: getattr(info, name) for name in ("move", "num_steps", "energy_error", "log_weight")}
         quality = np.nan if state.fit is None else state.fit.learned.quality
-        values = info.move, info.num_steps, info.energy_error, quality, info.log_weight
-        return super()._stats(state, info) | dict(zip(_MOVE_STATISTICS, values, strict=True))
+        return super()._stats(state, info) | of_move | {"surrogate_quality": quality}
 
 
 for _step in (AdaptiveMetropolis, KAMH, KernelHMC):

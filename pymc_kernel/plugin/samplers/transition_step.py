@@ -29,7 +29,6 @@ _SEARCH_SHARE = 0.1  # of the tuning draws: evaluations of candidates for a star
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 
 _MEASURES = "accept", "moved", "proposal_scale", "lp"
-_COUNTS = "stuck_for", "evaluations", "raised"
 
 
 @dataclass_state
@@ -63,7 +62,7 @@ class TransitionStep(ArrayStepShared):
 
     stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
         **dict.fromkeys(_MEASURES, (np.float64, [])),
-        **dict.fromkeys(_COUNTS, (np.int64, [])),
+        **dict.fromkeys(("stuck_for", "evaluations", "raised"), (np.int64, [])),
         "warning": (SamplerWarning, None),
     }
 
