@@ -76,7 +76,6 @@ class ParticleKernel(SMC_KERNEL):
         if not self.start:
             positions = with_finite_columns(positions, self.rng)
         self._state = tempering.init(moves.Evaluated(positions, *self.evaluate(positions)))
-        self.tempered_posterior = positions
 
     def _check_start(self):
         """Raise where a dictionary of value variables does not hold all particles."""
@@ -90,7 +89,6 @@ class ParticleKernel(SMC_KERNEL):
 
     def update_beta_and_weights(self):
         """Choose the next inverse temperature and weight all states of the last stage by it."""
-        self.iteration += 1
         self._chosen = tempering.choose_temperature(self._state, self.config)
         self.beta, self.weights, _ = self._chosen
 
