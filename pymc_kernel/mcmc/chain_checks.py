@@ -194,9 +194,7 @@ def beyond_end(
 # -- points as likely as the draws that no chain came near ------------------------------------------------
 
 _LOW_QUANTILE = 0.01  # quantile of the draws' log densities: points above it are in the highest-density region of 99 %
-# Two independent draws of a normal distribution are sqrt(2 d) standard deviations apart, give or take one, and a point
-# of that region lies as far from an average draw. The nearest of hundreds is nearer by far.
-_DISTANCE_MARGIN = 3.0
+_NUM_NEAREST = 3  # draws, from each of which a valley must part a missed point: one alone may be across a bend
 _FIRST_STRIDE = 0.3  # of the climbs, in units of the scales
 # Factors of the stride: it keeps its length where one step in five goes up (Rechenberg's rule).
 _STRIDE_GROWTH, _STRIDE_DECAY = 1.5, 1.5**-0.25
@@ -259,20 +257,31 @@ def _climb(position, level, log_density, scales, num_steps, rng):
     return position, level
 
 
-def missed(places: KnownPlaces, draws: np.ndarray, log_densities: np.ndarray) -> np.ndarray | None:
-    """Return the most likely of the places that a chain has missed, (d,), or None. O(m n d).
+def missed(
+    places: KnownPlaces,
+    draws: np.ndarray,
+    log_densities: np.ndarray,
+    log_density: Callable[[np.ndarray], float],
+    noise_sd: float = 0.0,
+) -> np.ndarray | None:
+    """Return the most likely of the places that a chain has missed, (d,), or None. O(m n d), some calls for each.
 
-    The places were evaluated beforehand, not chosen by the chain. Its draws (n, d) may be thinned, but must all be from
-    the target itself.
+    These are places on hills where no draw is: half way to the nearest draws the density is lower than at both ends, by
+    more than two standard errors where each log density is an estimate with the standard deviation ``noise_sd``; where
+    that is NaN, none is missed. The places were evaluated beforehand, not chosen by the chain. Its draws (n, d) may be
+    thinned, but must all be from the target itself.
     """
     if len(draws) < _FEWEST:
         return None
     spreads = draws.std(axis=0)
     if not (spreads > 0.0).all():
         return None  # the chain has hardly moved; other warnings report that
-    is_likely = places.log_densities >= np.quantile(log_densities, _LOW_QUANTILE)
-    positions, levels = places.positions[is_likely], places.log_densities[is_likely]
-    differences = (positions[:, None] - draws) / spreads
-    nearest = np.sqrt(np.einsum("mnd,mnd->mn", differences, differences).min(axis=1, initial=np.inf))
-    is_far = nearest > math.sqrt(2.0 * draws.shape[1]) + _DISTANCE_MARGIN
-    return positions[is_far][np.argmax(levels[is_far])] if is_far.any() else None
+    lowest, margin = np.quantile(log_densities, _LOW_QUANTILE), 2.0 * math.sqrt(2.0) * noise_sd
+    for i in np.argsort(-places.log_densities):
+        position, level = places.positions[i], places.log_densities[i]
+        if not level >= lowest:
+            continue
+        nearest = np.argsort((((draws - position) / spreads) ** 2).sum(axis=1))[:_NUM_NEAREST]
+        if all(log_density(0.5 * (position + draws[k])) < min(level, log_densities[k]) - margin for k in nearest):
+            return position
+    return None

@@ -112,21 +112,56 @@ def test_a_mode_that_no_draw_is_near_is_found(rng):
     places = evaluated(np.array([[2.9], [0.0], [-3.1]]), two_modes)
     draws = 3.0 + 0.2 * rng.standard_normal((200, 1))
     levels = np.array([two_modes(x) for x in draws])
-    assert missed(places, draws, levels) == pytest.approx(-3.1)
+    assert missed(places, draws, levels, two_modes) == pytest.approx(-3.1)
     draws[:4] = -3.0
-    assert missed(places, draws, levels) is None
+    assert missed(places, draws, levels, two_modes) is None
 
 
 def test_a_place_that_is_not_likely_is_no_mode(rng):
     places = evaluated(np.array([[0.0], [-1.0], [8.0]]), two_modes)
     draws = 3.0 + 0.2 * rng.standard_normal((200, 1))
-    assert missed(places, draws, np.array([two_modes(x) for x in draws])) is None
+    assert missed(places, draws, np.array([two_modes(x) for x in draws]), two_modes) is None
+
+
+def test_the_other_sign_of_a_product_is_found_however_wide_the_draws_are(rng):
+    """Modes of a b = 1 +- .05, whose nearest draws are as near as others of their own mode."""
+
+    def log_density(x):
+        return -0.5 * float(x @ x) - 200.0 * (x[0] * x[1] - 1.0) ** 2
+
+    a = np.exp(0.6 * rng.standard_normal(300))
+    draws = np.column_stack([a, (1.0 + 0.05 * rng.standard_normal(300)) / a])
+    levels = np.array([log_density(x) for x in draws])
+    places = evaluated(np.array([[1.0, 1.0], [-1.0, -1.0], [-0.5, -2.0]]), log_density)
+    assert missed(places, draws, levels, log_density) == pytest.approx([-1.0, -1.0])
+    assert missed(places, np.concatenate([draws, -draws]), np.tile(levels, 2), log_density) is None
+
+
+def test_noise_makes_no_valleys(rng):
+    """A normal distribution whose log density is an estimate: the draws and the places have the luckiest ones."""
+
+    def estimate(x):
+        return -0.5 * float(x @ x) + rng.standard_normal()
+
+    alarms = {0.0: 0, 1.0: 0}
+    for _ in range(50):
+        draws = rng.standard_normal((200, 2))
+        levels = np.array([estimate(x) for x in draws]) + 1.0
+        places = evaluated(rng.standard_normal((50, 2)), estimate)
+        for noise_sd in alarms:
+            alarms[noise_sd] += missed(places, draws, levels, estimate, noise_sd) is not None
+    assert alarms[1.0] <= 2 and alarms[0.0] > 25
+    places = evaluated(np.array([[-3.0]]), two_modes)
+    draws = 3.0 + 0.2 * rng.standard_normal((200, 1))
+    levels = np.array([two_modes(x) for x in draws])
+    assert missed(places, draws, levels, two_modes, 0.5) is not None
+    assert missed(places, draws, levels, two_modes, math.nan) is None
 
 
 def test_too_few_draws_or_a_chain_that_stands_tell_nothing():
     places = evaluated(np.array([[-3.0]]), two_modes)
-    assert missed(places, np.full((99, 1), 3.0) + 0.01 * np.arange(99)[:, None], np.full(99, -0.2)) is None
-    assert missed(places, np.full((200, 1), 3.0), np.full(200, -0.2)) is None
+    assert missed(places, np.full((99, 1), 3.0) + 0.01 * np.arange(99)[:, None], np.full(99, -0.2), two_modes) is None
+    assert missed(places, np.full((200, 1), 3.0), np.full(200, -0.2), two_modes) is None
 
 
 @pytest.mark.parametrize("num_dims", [1, 3, 10, 40])
@@ -143,7 +178,7 @@ def test_independent_points_of_the_target_raise_no_alarm(rng, num_dims):
     for _ in range(50):
         places = evaluated(rng.standard_normal((50, num_dims)) @ factor.T, log_density)
         draws = rng.standard_normal((100, num_dims)) @ factor.T
-        alarms += missed(places, draws, np.array([log_density(x) for x in draws])) is not None
+        alarms += missed(places, draws, np.array([log_density(x) for x in draws]), log_density) is not None
     assert alarms == 0
 
 
@@ -183,15 +218,15 @@ def test_the_arms_of_a_banana_are_no_missed_modes(rng):
     tops = other_hills(places, target.log_density, np.array([2.0, 1.0]), 1000, rng)
     draws = target.sample(rng, 500)
     levels = np.array([target.log_density(x) for x in draws])
-    assert missed(places, draws, levels) is None
-    assert missed(tops, draws, levels) is None
+    assert missed(places, draws, levels, target.log_density) is None
+    assert missed(tops, draws, levels, target.log_density) is None
 
 
 def test_places_without_density_are_left_out(rng):
     places = KnownPlaces(np.array([[0.0], [1.0], [2.0]]), np.array([np.nan, -np.inf, -1.0]))
     assert len(other_hills(places, lambda x: -1.0, np.ones(1), 100, rng).positions) == 0
     draws = 2.0 + 0.1 * rng.standard_normal((100, 1))
-    assert missed(places, draws, np.full(100, -1.0)) is None
+    assert missed(places, draws, np.full(100, -1.0), lambda x: -1.0) is None
 
 
 # -- ends of draws that are not ends of the density --------------------------------------------------------

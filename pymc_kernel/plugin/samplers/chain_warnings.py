@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pymc_kernel.mcmc.chain_checks import KnownPlaces, OpenEnd, coverage_of, is_missing_mass, missed
+from pymc_kernel.mcmc.chain_checks import OpenEnd, coverage_of, is_missing_mass
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
@@ -17,14 +17,8 @@ _FEW_RAISED = 1e-3
 _ADVICE = "Proposals seldom get there: take more draws (longer tuning seldom helps), or reparametrize."
 
 
-def missed_point_warning(
-    known: KnownPlaces, positions: np.ndarray, log_densities: np.ndarray, coordinates: Sequence[str]
-) -> str:
-    """Return a warning about a point as likely as the chain's draws that the chain never came near; or nothing.
-
-    ``known`` are the points of the search for a start; ``positions`` (n, d) and ``log_densities`` are of the draws.
-    """
-    place = missed(known, positions, log_densities)
+def missed_point_warning(place: np.ndarray | None, coordinates: Sequence[str]) -> str:
+    """Return a warning about a point (d,), as likely as the draws of the chain, which never came near; or nothing."""
     if place is None:
         return ""
     shown = [f"{name} = {x:.3g}" for name, x in zip(coordinates[:_NAMED], place, strict=False)]

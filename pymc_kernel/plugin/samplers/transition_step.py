@@ -16,7 +16,7 @@ from pymc.util import get_value_vars_from_user_vars
 
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.mcmc import noise
-from pymc_kernel.mcmc.chain_checks import KnownPlaces
+from pymc_kernel.mcmc.chain_checks import KnownPlaces, missed
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from pymc_kernel.plugin.model.priors import STARTS_TRIED, prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names
@@ -280,7 +280,10 @@ class TransitionStep(ArrayStepShared):
         # Where other steps move, too, the density at the known points has changed.
         if self.known is not None and not self.shared:
             visited = [np.array([one[i] for one in self.visited]) for i in range(2)]
-            words.append(missed_point_warning(self.known, *visited, self.coordinates))
+            variance = self._log_estimate_variance(self.transition) if self.density.estimated else 0.0
+            place = missed(self.known, *visited, self.density, math.sqrt(variance))
+            self.density.settle(False)
+            words.append(missed_point_warning(place, self.coordinates))
         if self.is_judged_alone:
             simulated = [(position, summaries) for position, _, summaries in self.visited if summaries]
             words.append(normality_warning(simulated, self.coordinates))
