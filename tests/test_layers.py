@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "embeddings": {"machine_code", "errors", "parallel", "linalg", "kernels"},
     "likelihood_free": {"parallel", "linalg", "kernels"},
     "mcmc": {"machine_code", "errors", "parallel", "linalg", "kernels", "scores"},
-    "smc": {"machine_code", "errors", "parallel", "linalg", "kernels", "scores", "mcmc"},
+    # Particles move by mixtures of normals, which are those of residuals.
+    "smc": {"machine_code", "errors", "parallel", "linalg", "kernels", "scores", "likelihood_free", "mcmc"},
     # Rounds: a learned likelihood (likelihood_free) or a surrogate (scores), and particles that draw from it (smc).
     "rounds": {"errors", "parallel", "linalg", "kernels", "scores", "likelihood_free", "mcmc", "smc"},
     "plugin": {"errors", "parallel", "linalg", *MATHEMATICS},

@@ -6,7 +6,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood import Chance, FittedLikelihood
-from pymc_kernel.smc.differences import NormalMixture, fit_mixture
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
+from pymc_kernel.smc.differences import fit_mixture
 from pymc_kernel.smc.weights import impossible_as_zero
 
 _OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
@@ -15,12 +16,12 @@ _OUTSIDE = 0.002  # of a round's own draws that lie outside of its region
 class SimulatedRegion(NamedTuple):
     """Where a round simulated; beyond it a normal tail takes over."""
 
-    mixture: NormalMixture
+    mixture: Joint
     cut: float
 
     def log_penalty(self, parameters: np.ndarray) -> np.ndarray:
         """Return (m,), zero inside of the region and falling outside."""
-        return np.minimum(self.mixture.log_density(parameters) - self.cut, 0.0)
+        return np.minimum(self.mixture.log_densities(parameters) - self.cut, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,4 +77,4 @@ class LocalLikelihood:
 def region_of(rng: np.random.Generator, positions: np.ndarray) -> SimulatedRegion:
     """Return the region that holds nearly all of a distribution with these draws (n, d)."""
     mixture = fit_mixture(rng, positions)
-    return SimulatedRegion(mixture, float(np.quantile(mixture.log_density(positions), _OUTSIDE)))
+    return SimulatedRegion(mixture, float(np.quantile(mixture.log_densities(positions), _OUTSIDE)))

@@ -5,13 +5,11 @@ These steps alternate with independent proposals from a mixture of normals fitte
 """
 
 import math
-import warnings
 from typing import NamedTuple
 
 import numpy as np
-from scipy.cluster.vq import kmeans2
-from scipy.special import logsumexp
 
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint, clusters
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc.moves import Evaluated, Proposals, Scaled, following
 
@@ -26,39 +24,8 @@ _INFLATION = 1.3  # of each covariance: tails that are too light keep particles 
 _WIDE_SHARE, _WIDE = 0.05, 4.0  # weight of one normal for all, and the inflation of its covariance
 
 
-class NormalMixture(NamedTuple):
-    """Components with means, lower factors of covariances, and log weights."""
-
-    means: np.ndarray  # (k, d)
-    factors: np.ndarray  # (k, d, d)
-    inverses: np.ndarray  # (k, d, d), of the factors
-    log_weights: np.ndarray  # (k,)
-
-    @classmethod
-    def of(cls, means, covariances, weights) -> "NormalMixture":
-        """Return the mixture with these moments."""
-        factors = np.linalg.cholesky(covariances)
-        identity = np.broadcast_to(np.eye(means.shape[1]), factors.shape)
-        return cls(means, factors, np.linalg.solve(factors, identity), np.log(weights))
-
-    def sample(self, rng: np.random.Generator, size: int) -> np.ndarray:
-        """Return draws (size, d)."""
-        chosen = rng.choice(len(self.means), size=size, p=np.exp(self.log_weights))
-        noise = rng.standard_normal((size, self.means.shape[1]))
-        return self.means[chosen] + np.einsum("nij,nj->ni", self.factors[chosen], noise)
-
-    def log_density(self, positions: np.ndarray) -> np.ndarray:
-        """Return log densities (n,); O(n k d^2) time, n k numbers of memory."""
-        logs = np.empty((len(self.means), len(positions)))
-        for k, (mean, inverse) in enumerate(zip(self.means, self.inverses, strict=True)):
-            logs[k] = -0.5 * (((positions - mean) @ inverse.T) ** 2).sum(axis=1)
-        log_determinants = np.log(np.diagonal(self.inverses, axis1=1, axis2=2)).sum(axis=1)
-        logs += (self.log_weights + log_determinants - 0.5 * self.means.shape[1] * math.log(2.0 * math.pi))[:, None]
-        return logsumexp(logs, axis=0)
-
-
 @one_blas_thread
-def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> NormalMixture:
+def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> Joint:
     """Return a mixture with heavier tails than the positions (n, d), its components from k-means.
 
     Hard assignments, not maximum likelihood: EM may collapse to a point, and the acceptance step corrects for the
@@ -75,9 +42,7 @@ def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> NormalMixtur
     count = min(count, len(np.unique(scaled[:, 0])))  # particles that never moved may have few places
     labels = np.zeros(len(some), dtype=int)
     if count > 1:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="One of the clusters is empty")  # then there are fewer
-            labels = kmeans2(scaled, count, iter=8, minit="++", missing="warn", rng=rng)[1]
+        labels = clusters(scaled, count, 8, rng)
     parts = [scaled[labels == label] for label in np.unique(labels)]
     centers = [part.mean(axis=0) for part in parts]
     squares = [(part - center).T @ (part - center) for part, center in zip(parts, centers, strict=True)]
@@ -87,15 +52,15 @@ def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> NormalMixtur
         # Shrunk to the pooled covariance, as if by d + 1 more points.
         covariances.append(_INFLATION * (square + (d + 1) * within) / (len(part) + d + 1))
         weights.append((1.0 - _WIDE_SHARE) * len(part) / len(some))
-    scale = np.outer(spread, spread)
-    return NormalMixture.of(mean + spread * np.array(means), scale * np.array(covariances), np.array(weights))
+    roots = np.linalg.inv(np.linalg.cholesky(np.outer(spread, spread) * np.array(covariances)))
+    return Joint(np.log(weights), mean + spread * np.array(means), roots)
 
 
 class Pairs(NamedTuple):
     """Differences of other particles, and what is learned of how far to go along them."""
 
     differences: np.ndarray  # (m, d)
-    mixture: NormalMixture
+    mixture: Joint
     log_scale: float  # of steps along differences
     num_adapted: int
     is_anew: bool  # whether the next move is an independent proposal
@@ -118,8 +83,8 @@ class Differences(Scaled):
         """Return a place for every particle; O(n d)."""
         n = len(positions)
         if learned.is_anew:
-            proposed = learned.mixture.sample(rng, n)
-            log_ratio = learned.mixture.log_density(positions) - learned.mixture.log_density(proposed)
+            proposed = learned.mixture.sample(n, rng)
+            log_ratio = learned.mixture.log_densities(positions) - learned.mixture.log_densities(proposed)
             return Proposals(proposed, log_ratio, np.zeros(n, dtype=bool))
         along, other = learned.differences[rng.integers(len(learned.differences), size=(2, n))]
         steps = rng.choice([-1.0, 1.0], (n, 1)) * math.exp(learned.log_scale) * along

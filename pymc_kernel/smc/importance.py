@@ -14,9 +14,10 @@ from typing import NamedTuple
 import numpy as np
 from scipy.special import logsumexp
 
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
 from pymc_kernel.mcmc import conditionally_normal
 from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal
-from pymc_kernel.smc.differences import NormalMixture, fit_mixture
+from pymc_kernel.smc.differences import fit_mixture
 from pymc_kernel.smc.moves import Evaluated
 from pymc_kernel.smc.weights import impossible_as_zero, log_mean_exp
 
@@ -24,7 +25,7 @@ _ENOUGH = 0.5  # effective share of draws: no other proposal could do more than 
 
 
 class _Proposal(NamedTuple):
-    mixture: NormalMixture
+    mixture: Joint
     coordinates: ConditionallyNormal | None  # that the mixture is in; those of the particles without
 
     @classmethod
@@ -34,14 +35,14 @@ class _Proposal(NamedTuple):
         return cls(fit_mixture(rng, positions[np.isfinite(positions).all(axis=1)]), coordinates)
 
     def sample(self, rng, size):
-        drawn = self.mixture.sample(rng, size)
+        drawn = self.mixture.sample(size, rng)
         return drawn if self.coordinates is None else self.coordinates.bend(drawn)[0]
 
     def log_density(self, positions):
         if self.coordinates is None:
-            return self.mixture.log_density(positions)
+            return self.mixture.log_densities(positions)
         straight, log_det = self.coordinates.straighten(positions)
-        return impossible_as_zero(self.mixture.log_density(straight) + log_det)
+        return impossible_as_zero(self.mixture.log_densities(straight) + log_det)
 
 
 def _share_by_particles(log_weights):
@@ -63,7 +64,7 @@ def draw(
 
     The mean of the weights estimates the evidence. Straight coordinates are looked for in all that was ``evaluated``,
     which takes O(d^4) for each row, where draws of the first mixture would not be worth half their number. Costs
-    ``size`` evaluations, O(size k d^2) time with k components, at most 66, and O(size k) memory.
+    ``size`` evaluations, O(size k d^2) time with k components, at most 66, and O(size k d) memory.
     """
     proposals = [_Proposal.of(rng, particles.positions)]
     with np.errstate(all="ignore"):  # places that are far out in straight coordinates

@@ -35,6 +35,10 @@ class _Mixture:
         """Return one of r distributions that are stacked, or a slice of them."""
         return type(self)(*[getattr(self, field.name)[number] for field in fields(self)])
 
+    def log_densities(self, noise: np.ndarray) -> np.ndarray:
+        """Return log densities: (m, q) of independent residuals, (m,) of joint ones. O(m k q^2) time, m k q numbers."""
+        return _log_sum(self._parts(noise)[1])
+
     def fitted(self, noise, weights, iterations=_ITERATIONS) -> Self:
         """Return the distribution after iterations of expectation-maximization that start at this one."""
         current, before, least = self, -np.inf, self._least_gain()
@@ -106,10 +110,6 @@ class Marginals(_Mixture):
         density = _log_sum(parts)
         return density, -(np.exp(parts - density) * away / _components_first(self.sds)).sum(axis=0)
 
-    def log_densities(self, noise: np.ndarray) -> np.ndarray:
-        """Return log densities (m, q), each residual by itself."""
-        return _log_sum(self._parts(noise)[1])
-
     def sample(self, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return residuals (number, q)."""
         q, _ = self.sds.shape
@@ -174,21 +174,17 @@ class Joint(_Mixture):
 
     def _parts(self, noise):
         """Return standardized residuals (k, ..., m, q) and log densities (k, ..., m) of each component."""
-        away = (noise - _components_first(self.means.swapaxes(-1, -2))) @ self._roots_first().swapaxes(-1, -2)
+        away = (noise - _components_first(self.means.mT)) @ np.moveaxis(self.roots, -3, 0).mT
         log_volume = np.log(np.diagonal(self.roots, axis1=-2, axis2=-1)).sum(axis=-1)
         constant = np.moveaxis(self.log_weights + log_volume - 0.5 * noise.shape[-1] * LOG_2PI, -1, 0)
         return away, constant[..., None] - 0.5 * np.einsum("...q,...q->...", away, away)
-
-    def _roots_first(self):
-        """Return the roots with the components first: (k, ..., q, q)."""
-        return np.moveaxis(self.roots, -3, 0)
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (..., m) of residuals (..., m, q), and their derivatives (..., m, q)."""
         away, parts = self._parts(noise)
         density = _log_sum(parts)
         pulls = np.exp(parts - density)[..., None] * away
-        return density, -(pulls @ self._roots_first()).sum(axis=0)
+        return density, -(pulls @ np.moveaxis(self.roots, -3, 0)).sum(axis=0)
 
     def sample(self, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return residuals (number, q)."""
@@ -229,9 +225,7 @@ class Joint(_Mixture):
     @classmethod
     def of_places(cls, noise, weights, number: int, rng) -> "Joint":
         """Return components in different places: parts of the residuals by k-means."""
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="One of the clusters is empty")  # then there are fewer
-            labels = kmeans2(np.clip(noise, -3.0, 3.0), number, iter=10, minit="++", rng=rng)[1]
+        labels = clusters(np.clip(noise, -3.0, 3.0), number, 10, rng)
         return cls._maximized(noise, (np.eye(number)[labels] * weights[:, None]).T)
 
 
@@ -242,6 +236,13 @@ def stacked(each: Sequence[Residuals]) -> Residuals:
     """Return r distributions of one family and number of components as one distribution of residuals (r, m, q)."""
     kind = type(each[0])
     return kind(*[np.stack([getattr(one, field.name) for one in each]) for field in fields(kind)])
+
+
+def clusters(points: np.ndarray, number: int, iterations: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the cluster (n,) of each of the points (n, d), by k-means."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="One of the clusters is empty")  # then there are fewer
+        return kmeans2(points, number, iter=iterations, minit="++", rng=rng)[1]
 
 
 def _components_first(values):
