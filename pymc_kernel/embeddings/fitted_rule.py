@@ -33,13 +33,12 @@ class ObservedFeatures:
     def of(cls, settings, observed: np.ndarray, rng: np.random.Generator) -> "ObservedFeatures":
         """Return those of a rule with these ``settings`` for training observations (n, q)."""
         features = cls(settings.observed_kernel is None, *robust_scales(observed), None)
-        placed = features.placed(observed)
+        placed, kernel = features.placed(observed), settings.observed_kernel
         if features.is_default:
             # The linear part lets posterior means keep changing far from the data, where the Gaussian is zero. Both
             # parts are about one on average.
             kernel = Sum([Gaussian(median_scales(placed, rng)), Linear(np.sqrt(placed.shape[1]))])
-        else:
-            kernel = resolved(settings.observed_kernel, placed, rng)
+        kernel = resolved(kernel, placed, rng)
         return replace(features, factor=factorize(kernel, placed, settings.num_basis, settings.tolerance, rng))
 
     def scaled(self, rows: np.ndarray) -> np.ndarray:

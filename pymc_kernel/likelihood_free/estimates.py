@@ -7,7 +7,7 @@ from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 
 from pymc_kernel.kernels.points import as_numbers
-from pymc_kernel.linalg import LOG_2PI, definite_cholesky
+from pymc_kernel.linalg import LOG_2PI, definite_cholesky, whiten
 from pymc_kernel.parallel import one_blas_thread
 
 _NARROWEST = 0.2  # of the spread of the summaries: such a kernel hides a twentieth of a skewness
@@ -40,14 +40,10 @@ def log_kernel_abc(simulated: np.ndarray, observed: np.ndarray, factor: np.ndarr
         raise ValueError(f"num_simulations counts all of them, at least {least}, got {num_simulations!r}.")
     if len(simulated) == 0:
         return -math.inf
-    difference = (simulated - observed).T  # (q, m)
     with np.errstate(over="ignore", invalid="ignore"):
-        if factor.ndim == 1:
-            scaled, volume = difference / factor[:, None], np.log(factor).sum()
-        else:
-            scaled, volume = solve_triangular(factor, difference, lower=True), np.log(np.diag(factor)).sum()
-        logs = -0.5 * (scaled**2).sum(axis=0)
+        logs = -0.5 * (whiten(simulated, observed, factor) ** 2).sum(axis=1)
     logs[np.isnan(logs)] = -math.inf  # distances that overflow
+    volume = np.log(np.diag(factor)).sum()
     return float(np.logaddexp.reduce(logs) - math.log(num_simulations) - volume - 0.5 * len(observed) * LOG_2PI)
 
 
@@ -69,7 +65,8 @@ def _checked_factor(factor, width):
     factor = as_numbers(factor, "factor")
     if factor.shape not in ((width,), (width, width)):
         raise ValueError(f"factor must have shape ({width},) or ({width}, {width}), got {factor.shape}.")
-    if not (np.isfinite(factor).all() and ((factor if factor.ndim == 1 else np.diag(factor)) > 0.0).all()):
+    factor = np.diag(factor) if factor.ndim == 1 else factor
+    if not (np.isfinite(factor).all() and (np.diag(factor) > 0.0).all()):
         raise ValueError("factor must be finite, with positive bandwidths or a positive diagonal.")
     return factor
 

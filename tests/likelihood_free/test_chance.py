@@ -39,7 +39,7 @@ def test_gradient_by_finite_differences(rng):
     z = (parameters - [1.0, -2e3]) / [0.5, 1e3]
     chance = SETTINGS.fit_chance(parameters, rng.random(400) < expit(z[:, 0] - z[:, 1] ** 2), rng)
     places = parameters[:20]
-    value, gradient = chance.evaluate(places, True)
+    [value], [gradient] = chance.evaluate(places, True, 1)
     np.testing.assert_allclose(value, chance.log_probability(places))
     unit = np.array([0.5, 1e3])
     assert_derivative(gradient * unit, lambda u: chance.log_probability(u * unit), places / unit, rtol=1e-4, atol=1e-6)

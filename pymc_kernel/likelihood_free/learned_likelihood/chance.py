@@ -83,42 +83,39 @@ class Chance:
     link : Link
     parameters : ParameterMap
     features : FeatureMap
-    weights : ndarray (p,)
-        Of the features.
-    replicates : ndarray (r, p)
-        Draws of the weights around their estimate, by their uncertainty.
+    weights : ndarray (r, p)
+        Of the features: the estimate first, then draws around it, by its uncertainty.
     """
 
     link: Link
     parameters: ParameterMap
     features: FeatureMap
     weights: np.ndarray
-    replicates: np.ndarray
 
     def replicate(self, number: int) -> "Chance":
         """Return the probability with the weights of one replicate in place of the estimate."""
-        return replace(self, weights=self.replicates[number], replicates=self.replicates[:0])
+        return replace(self, weights=self.weights[number + 1, None])
 
     def log_probability(self, parameters, rough=None) -> np.ndarray:
         """Return log probabilities (m,) at parameters (m, d), given the ``rough`` ones there if it was learned so."""
-        return self.evaluate(parameters, False, rough)[0]
+        return self.evaluate(parameters, False, 1, rough)[0][0]
 
     @one_blas_thread
-    def evaluate(self, parameters, gradient: bool, rough=None) -> tuple[np.ndarray, np.ndarray]:
-        """Return log probabilities (m,), and gradients (m, d), zero if not wanted."""
-        log_probabilities, slopes = np.empty(len(parameters)), np.zeros(np.shape(parameters))
-        shift = _shift(self.link, rough, len(parameters))
+    def evaluate(self, parameters, gradient: bool, number: int, rough=None) -> tuple[np.ndarray, np.ndarray]:
+        """Return log probabilities (number, m) by the first weights; gradients (number, m, d), zero if not wanted."""
+        weights, shift = self.weights[:number], _shift(self.link, rough, len(parameters))
+        log_probabilities, slopes = np.empty((number, len(parameters))), np.zeros((number, *np.shape(parameters)))
         for rows in row_blocks(len(parameters)):
             part = parameters[rows]
             z = self.parameters(part)
             features = self.features(z)
-            free = shift[rows] + features @ self.weights
+            free = shift[rows] + weights @ features.T
             sums = np.clip(free, -MAX_LOG, MAX_LOG)
-            log_probabilities[rows] = self.link.log_probability(sums)
+            log_probabilities[:, rows] = self.link.log_probability(sums)
             if gradient:
                 pulls = np.where(free == sums, self.link.slope(sums), 0.0)
-                back = self.features.pull_back(z, features, pulls[:, None] * self.weights)
-                slopes[rows] = back * self.parameters.slope(part)
+                back = self.features.pull_back(z, features, pulls[:, :, None] * weights[:, None])
+                slopes[:, rows] = back * self.parameters.slope(part)
         return log_probabilities, slopes
 
 
@@ -140,9 +137,9 @@ def learn_chance(parameters, happened, rng, sizes, num_replicates: int, weights=
     design = Design(make_features(z, rng, *sizes(n, d)), z)
     fits = (_fitted(design, happened, cases, link, _shift(link, rough, n)) for link in LINKS)
     link, fit = max(fits, key=lambda found: found[0])[1:]
-    drawn = np.zeros((num_replicates, len(fit.weights)))
-    drawn[:, fit.active] = rng.standard_normal((num_replicates, len(fit.active))) @ fit.factor
-    return Chance(link, places, design.map, design.whitening @ fit.weights, (fit.weights + drawn) @ design.whitening.T)
+    drawn = np.zeros((num_replicates + 1, len(fit.weights)))
+    drawn[1:, fit.active] = rng.standard_normal((num_replicates, len(fit.active))) @ fit.factor
+    return Chance(link, places, design.map, (fit.weights + drawn) @ design.whitening.T)
 
 
 def _shift(link, rough, number):

@@ -33,8 +33,8 @@ def choose_parameter_map(parameters, values, rng) -> ParameterMap:
     losses = _rough_losses(part, responses, best)
     whole = [np.where(is_moderate, kind, "identity").tolist() for kind in ("exp", "expit")]
     best, losses = better(min(whole, key=lambda kinds: _rough_losses(part, responses, kinds).sum()), best, losses)
-    for i in range(d):
-        for kind in ("identity", "exp", "expit") if is_moderate[i] else ("identity",):
+    for i in np.flatnonzero(is_moderate):
+        for kind in ("identity", "exp", "expit"):
             if kind != best[i]:
                 best, losses = better([*best[:i], kind, *best[i + 1 :]], best, losses)
     return ParameterMap.of(parameters, best)

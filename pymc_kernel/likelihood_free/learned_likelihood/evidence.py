@@ -119,10 +119,6 @@ def _updated(precisions, used, weights, factor, prune):
 
 def _gain(precision, weights, factor):
     """Return the log evidence that a block gains, given the other blocks."""
-    k = len(weights)
-    if k == 1:
-        variance = float(factor[:, 0] @ factor[:, 0])
-        return 0.5 * (weights[0] ** 2 / variance + math.log(variance * precision))
     root = np.linalg.cholesky(factor.T @ factor)
     fit = np.linalg.solve(root, weights)
-    return 0.5 * fit @ fit + np.log(np.diag(root)).sum() + 0.5 * k * math.log(precision)
+    return 0.5 * fit @ fit + np.log(np.diag(root)).sum() + 0.5 * len(weights) * math.log(precision)

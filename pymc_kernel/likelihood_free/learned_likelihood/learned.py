@@ -185,12 +185,9 @@ class LikelihoodOfData:
             )
         with np.errstate(over="ignore", invalid="ignore"):  # samplers ask at positions that overflow, too
             found, slopes = density.evaluate(parameters, self.values, gradient)
-        success = self.learned.success
-        for k in range(len(found) if success is not None else 0):
-            chance = success if k == 0 else success.replicate(k - 1)
-            log_probabilities, own_slopes = chance.evaluate(parameters, gradient)
-            found[k] += log_probabilities
-            slopes[k] += own_slopes
+        if self.learned.success is not None:
+            log_probabilities, own_slopes = self.learned.success.evaluate(parameters, gradient, len(found))
+            found, slopes = found + log_probabilities, slopes + own_slopes
         outside = self.outside | ~np.isfinite(found) | ~np.isfinite(slopes).all(axis=2)
         return np.where(outside, -np.inf, found), np.where(outside[..., None], 0.0, slopes)
 

@@ -15,7 +15,7 @@ from pymc_kernel.linalg import LOG_2PI
 _SMALLEST_MASS = 1e-200
 _NARROW = 1e-3  # width of an interval, in units of the residuals
 _ITERATIONS = 60
-_GAIN = 1e-4  # gain of mean log density below which iterations end: of joint residuals, or of two independent ones
+_GAIN = 1e-4  # gain of mean log density below which iterations end, of joint residuals; half of it for each other one
 _PRIOR_COUNT = 2.0  # cases that the prior of a component's covariance counts for
 _PRIOR_VARIANCE = 0.1  # relative to the variance of a share of the residuals
 _SCALES = 4.0  # ratio of neighboring standard deviations at the start of mixtures of scales
@@ -25,11 +25,6 @@ _FEWEST_IN_TAIL = 5  # cases that an outermost component starts with
 
 class _Mixture:
     """Base class of independent and of joint residuals."""
-
-    @property
-    def num_components(self) -> int:
-        """The number of normal distributions in the mixture."""
-        return self.log_weights.shape[-1]
 
     def one_of(self, number) -> Self:
         """Return one of r distributions that are stacked, or a slice of them."""
@@ -41,14 +36,14 @@ class _Mixture:
 
     def fitted(self, noise, weights, iterations=_ITERATIONS) -> Self:
         """Return the distribution after iterations of expectation-maximization that start at this one."""
-        current, before, least = self, -np.inf, self._least_gain()
+        current, before = self, -np.inf
         for _ in range(iterations):
             _, parts = current._parts(noise)
             density = _log_sum(parts)
             shares = np.exp(parts - density) * weights.reshape(-1, *[1] * (density.ndim - 1))
             current = self._maximized(noise, shares)
-            score = weights @ density.reshape(len(noise), -1).sum(axis=1) / weights.sum()
-            if score - before < least:
+            score = weights @ density.reshape(len(noise), -1).mean(axis=1) / weights.sum()
+            if score - before < self._least_gain:
                 break
             before = score
         return current
@@ -61,6 +56,7 @@ class Marginals(_Mixture):
     log_weights: np.ndarray
     means: np.ndarray
     sds: np.ndarray
+    _least_gain = _GAIN / 2
 
     def _parts(self, noise):
         """Return standardized residuals and log densities (k, ..., m, q) of each component, components first."""
@@ -69,11 +65,6 @@ class Marginals(_Mixture):
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (..., m) of residuals (..., m, q), and their derivatives (..., m, q)."""
-        if self.num_components == 1:
-            means, sds = (v[..., None, :, 0] for v in (self.means, self.sds))
-            away = np.clip((noise - means) / sds, -LARGEST, LARGEST)
-            density = -0.5 * (away**2).sum(axis=-1) - (np.log(sds) + 0.5 * LOG_2PI).sum(axis=-1)
-            return density, -away / sds
         density, slope = self._columns(noise)
         return density.sum(axis=-1), slope
 
@@ -122,9 +113,6 @@ class Marginals(_Mixture):
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, sds=self.sds * factor)
 
-    def _least_gain(self):
-        return _GAIN * len(self.log_weights) / 2
-
     @classmethod
     def _maximized(cls, noise, shares) -> "Marginals":
         """Return the mixtures for shares (k, n, q) of the cases, with a weak prior on their variances."""
@@ -171,6 +159,7 @@ class Joint(_Mixture):
     log_weights: np.ndarray
     means: np.ndarray
     roots: np.ndarray
+    _least_gain = _GAIN
 
     def _parts(self, noise):
         """Return standardized residuals (k, ..., m, q) and log densities (k, ..., m) of each component."""
@@ -197,9 +186,6 @@ class Joint(_Mixture):
     def scaled(self, factor: float) -> "Joint":
         """Return the distribution of residuals times ``factor``."""
         return replace(self, means=self.means * factor, roots=self.roots / factor)
-
-    def _least_gain(self):
-        return _GAIN
 
     @classmethod
     def _maximized(cls, noise, shares) -> "Joint":

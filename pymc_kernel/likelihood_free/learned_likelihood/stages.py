@@ -44,20 +44,13 @@ class Design:
             self._plain = self.gram(weights)
         return self._plain
 
-    def gram(self, weights, columns=None) -> np.ndarray:
-        """Return the weighted Gram matrix (p, p); if ``columns`` are given, with zeros for all others."""
-        p = self.values.shape[1]
-        is_whole = columns is None or len(columns) == p
+    def gram(self, weights) -> np.ndarray:
+        """Return the weighted Gram matrix (p, p)."""
         total = 0.0
         for block in row_blocks(len(self.values)):
-            rows = self.values[block]
-            part = (rows if is_whole else rows[:, columns]) * np.sqrt(weights[block, None])
+            part = self.values[block] * np.sqrt(weights[block, None])
             total = total + part.T @ part
-        if is_whole:
-            return total
-        out = np.zeros((p, p))
-        out[np.ix_(columns, columns)] = total
-        return out
+        return total
 
     def of_features(self, precisions) -> np.ndarray:
         """Return the precisions (p,) of features from those (b,) of their blocks; zero for the constant."""
@@ -151,10 +144,7 @@ def _fit_moments(design, values, weights, start, log_sd_start):
 
 def _fit_mean(design, response, case, start, is_plain):
     """Return the fit and the leverage of each row."""
-    if is_plain:
-        gram = design.plain_gram(case)
-    else:
-        gram = design.gram(case, np.flatnonzero(design.of_features(start) != np.inf))
+    gram = design.plain_gram(case) if is_plain else design.gram(case)
     moment = design.values.T @ (case * response)
     fit = fit_blocks(gram, moment, case @ response**2, len(case), design.blocks, start)
     leverage = case / fit.noise * np.square(design.values[:, fit.active] @ fit.factor.T).sum(axis=1)

@@ -102,7 +102,7 @@ def learn_by_plan(places, data: Data, plan: Plan, rng, sizes, num_replicates: in
     for _ in range(num_replicates):
         weights = curved.unpack(center + rng.standard_normal(center.shape))
         shape = residuals
-        if residuals.num_components > 1:  # mean and spread of a normal distribution are among the weights
+        if residuals.log_weights.shape[-1] > 1:  # mean and spread of a normal distribution are among the weights
             shape = residuals.fitted(noise, data.weights * rng.standard_exponential(len(noise)), _BOOTSTRAP_STEPS)
         found.append((weights, shape.scaled(plan.scale)))
     return _density(places, staged.design, found)
