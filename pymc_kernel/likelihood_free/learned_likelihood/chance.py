@@ -164,7 +164,7 @@ def _fitted(design, happened, cases, link, shift):
         curvature = np.maximum(curvature, _LEAST_CURVATURE)
         response = sums - shift + slope / curvature
         own = cases * curvature
-        given = design.gram(own), design.values.T @ (own * response), own @ response**2, len(happened), design.blocks
+        given = design.gram(own), design.values.T @ (own * response), own @ response**2, len(happened), design.sizes
         fit = fit_blocks(*given, precisions, 1.0, 20 if precisions is None else 2)
         change = design.values @ (fit.weights - weights)
         longest = np.abs(change).max()

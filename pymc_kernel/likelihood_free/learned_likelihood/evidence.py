@@ -29,21 +29,20 @@ class BlockFit(NamedTuple):
     active: np.ndarray  # (k,), indices of the features in use
 
 
-def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iterations=_MAX_ITERATIONS) -> BlockFit:
+def fit_blocks(gram, moment, square, count, sizes, start=None, noise=None, iterations=_MAX_ITERATIONS) -> BlockFit:
     """Return the posterior mean of weights, with precisions that maximize the evidence (MacKay's updates).
 
     ``gram`` (p, p), ``moment`` (p,) and ``square`` are weighted sums over ``count`` rows: of features times features,
-    of these times the response, of its squares. The first feature is the constant, without a prior; no block is empty.
-    ``start`` (b,) are precisions to begin with: NaN for what is not known, infinite for a block that stays out.
-    ``noise`` is the variance where it is known.
+    of these times the response, of its squares. The first feature is the constant, without a prior; b blocks of
+    ``sizes`` (b,) follow, none empty. ``start`` (b,) are precisions to begin with: NaN for what is not known, infinite
+    for a block that stays out. ``noise`` is the variance where it is known.
     """
-    diagonal = np.diagonal(gram)
-    first = np.array([max(diagonal[b.start : b.stop].sum() / count, 1e-3) for b in blocks])
+    first = np.maximum(np.add.reduceat(np.diagonal(gram), _starts(sizes)) / count, 1e-3)
     precisions = first if start is None else np.where(np.isnan(start), first, start)
     variance, used = max(square / count, 1e-300) if noise is None else noise, None
     for number in range(iterations):
         if used is None or (np.isfinite(precisions) != used.finite).any():
-            used = _in_use(gram, moment, blocks, np.isfinite(precisions))
+            used = _in_use(gram, moment, sizes, np.isfinite(precisions))
         weights, factor, penalty = _solved(used, precisions, variance)
         before, before_variance = precisions, variance
         precisions, known = _updated(precisions, used, weights, factor, number % 2 == 1)
@@ -57,7 +56,7 @@ def fit_blocks(gram, moment, square, count, blocks, start=None, noise=None, iter
         if number and max(moved, abs(math.log(variance / before_variance))) < _CHANGE:
             break
     if (np.isfinite(precisions) != used.finite).any():  # blocks were left out in the last iteration
-        used = _in_use(gram, moment, blocks, np.isfinite(precisions))
+        used = _in_use(gram, moment, sizes, np.isfinite(precisions))
         weights, factor, _ = _solved(used, precisions, variance)
     full = np.zeros(len(gram))
     full[used.active] = weights
@@ -75,12 +74,14 @@ class _Used(NamedTuple):
     moment: np.ndarray  # (k,)
 
 
-def _in_use(gram, moment, blocks, finite):
-    chosen = [block for block, is_in in zip(blocks, finite, strict=True) if is_in]
-    active = np.concatenate([[0], *(np.arange(block.start, block.stop) for block in chosen)])
-    sizes = np.array([block.stop - block.start for block in chosen], dtype=int)
-    starts = np.cumsum(np.append(1, sizes))[:-1]
-    return _Used(finite, active, sizes, starts, gram[active[:, None], active], moment[active])
+def _in_use(gram, moment, sizes, finite):
+    active, own = np.flatnonzero(np.append(True, np.repeat(finite, sizes))), np.asarray(sizes)[finite]
+    return _Used(finite, active, own, _starts(own), gram[active[:, None], active], moment[active])
+
+
+def _starts(sizes):
+    """Return where blocks of ``sizes`` (b,) that follow the constant start."""
+    return np.cumsum(np.append(1, sizes))[:-1]
 
 
 def _solved(used, precisions, variance):

@@ -9,6 +9,7 @@ import numpy as np
 from scipy.linalg import block_diag
 from scipy.special import expit
 
+from pymc_kernel.kernels.points import scales_of
 from pymc_kernel.linalg import squared_distances
 
 _SMALLEST = 1e-5  # eigenvalue of a kernel matrix, relative to the largest, above which its direction is a feature
@@ -18,11 +19,10 @@ _MAX_EXPONENT = 300.0
 
 
 class Block(NamedTuple):
-    """Features that share a prior variance."""
+    """Successive features that share a prior variance."""
 
     name: str
-    start: int
-    stop: int
+    size: int
 
 
 @dataclass(frozen=True)
@@ -55,10 +55,7 @@ class ParameterMap:
     @classmethod
     def of(cls, parameters, kinds) -> "ParameterMap":
         """Return the map of these kinds with the center and scale of the parameters (n, d)."""
-        columns = transform_columns(parameters, kinds)
-        scale = columns.std(axis=0)
-        center = columns.mean(axis=0)
-        return cls(tuple(kinds), center, np.where(scale > 1e-12 * (1.0 + np.abs(center)), scale, 1.0))
+        return cls(tuple(kinds), *scales_of(transform_columns(parameters, kinds)))
 
 
 def transform_columns(parameters, kinds) -> np.ndarray:
@@ -87,20 +84,17 @@ class FeatureMap:
     def _places(self) -> list[slice]:
         """The slices of linear, square, bump, product, joint and fine features."""
         (d, r), c = self.knots.shape, len(self.centers)
-        ends = np.cumsum([1, d, d, d * r, len(self.pairs[0]), c, c if self.has_fine else 0])
+        ends = np.cumsum([1, d, d, d * r, len(self.pairs[0]), c, c * self.has_fine])
         return [slice(start, stop) for start, stop in pairwise(ends.tolist())]
 
     @property
     def blocks(self) -> tuple[Block, ...]:
         """The blocks: linear, square and bump features of each coordinate; products, joint and fine bumps of all."""
-        *single, products, joint, fine = self._places
-        blocks = []
-        for name, place in zip(("linear", "square", "bumps"), single, strict=True):
-            ends = np.linspace(place.start, place.stop, len(self.knots) + 1, dtype=int).tolist()
-            blocks += [Block(f"{name} {i}", *own) for i, own in enumerate(pairwise(ends))]
-        blocks += [Block("product", products.start, products.stop), Block("joint", joint.start, joint.stop)]
-        blocks.append(Block("fine", fine.start, fine.stop))
-        return tuple(block for block in blocks if block.stop > block.start)
+        (d, r), c = self.knots.shape, len(self.centers)
+        single = ("linear", 1), ("square", 1), ("bumps", r)
+        blocks = [Block(f"{name} {i}", size) for name, size in single for i in range(d)]
+        blocks += [Block("product", len(self.pairs[0])), Block("joint", c), Block("fine", c * self.has_fine)]
+        return tuple(block for block in blocks if block.size)
 
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return features (m, p) of coordinates (m, d)."""
@@ -153,17 +147,16 @@ class FeatureMap:
         With independent weights of one variance, bumps then have the prior of a Gaussian process; directions in which
         the kernel matrix is nearly singular are left out.
         """
-        parts, blocks, at = [np.eye(1)], [], 1
+        parts, blocks = [np.eye(1)], []
         for block in self.blocks:
-            part = np.eye(block.stop - block.start)
+            part = np.eye(block.size)
             if block.name in ("joint", "fine"):
                 part = _inverse_root(_gaussian(self.centers, self.centers) ** (4 if block.name == "fine" else 1))
             elif block.name.startswith("bumps"):
                 knots = self.knots[int(block.name.split()[-1])][:, None] / self.width
                 part = _inverse_root(_gaussian(knots, knots))
             parts.append(part)
-            blocks.append(Block(block.name, at, at + part.shape[1]))
-            at += part.shape[1]
+            blocks.append(Block(block.name, part.shape[1]))
         return block_diag(*parts), tuple(blocks)
 
 

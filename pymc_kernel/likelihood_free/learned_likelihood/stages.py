@@ -6,7 +6,7 @@ import numpy as np
 
 from pymc_kernel.kernels.points import MAD_TO_SD
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks, row_blocks
-from pymc_kernel.likelihood_free.learned_likelihood.features import Block, FeatureMap, make_features
+from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, make_features
 from pymc_kernel.likelihood_free.learned_likelihood.model import Weights, triangle_rows
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import winsorized
 
@@ -27,6 +27,7 @@ class Design:
     def __init__(self, features: FeatureMap, z: np.ndarray):
         self.map = features
         self.whitening, self.blocks = features.whitened()
+        self.sizes = np.array([block.size for block in self.blocks])
         self.values = features(z) @ self.whitening
         self._plain = None
 
@@ -54,8 +55,7 @@ class Design:
 
     def of_features(self, precisions) -> np.ndarray:
         """Return the precisions (p,) of features from those (b,) of their blocks; zero for the constant."""
-        sizes = [block.stop - block.start for block in self.blocks]
-        return np.repeat(np.append(0.0, precisions), np.append(1, sizes))
+        return np.repeat(np.append(0.0, precisions), np.append(1, self.sizes))
 
 
 class Precisions(NamedTuple):
@@ -86,7 +86,7 @@ def fit_stages(z, values, weights, rng, sizes, metric=None, before: Precisions |
     num_knots, num_centers = sizes(n, d)
     metric = learn_metric(z, values, weights, rng, num_knots, num_centers) if metric is None else metric
     design = Design(make_features(z, rng, num_knots, num_centers, metric), z)
-    num_blocks = len(design.blocks)
+    num_blocks = len(design.sizes)
     if before is None or before.means.shape[1] != num_blocks:
         unknown = [None] * q
         before = Precisions(unknown, unknown, unknown)
@@ -146,7 +146,7 @@ def _fit_mean(design, response, case, start, is_plain):
     """Return the fit and the leverage of each row."""
     gram = design.plain_gram(case) if is_plain else design.gram(case)
     moment = design.values.T @ (case * response)
-    fit = fit_blocks(gram, moment, case @ response**2, len(case), design.blocks, start)
+    fit = fit_blocks(gram, moment, case @ response**2, len(case), design.sizes, start)
     leverage = case / fit.noise * np.square(design.values[:, fit.active] @ fit.factor.T).sum(axis=1)
     return fit, leverage
 
@@ -158,7 +158,7 @@ def fit_log_sd(design, rest, weights, start=None):
     def fit(response, precisions, noise, **options):
         moment = design.values.T @ (weights * response)
         square = weights @ response**2
-        return fit_blocks(gram, moment, square, len(rest), design.blocks, precisions, noise, **options)
+        return fit_blocks(gram, moment, square, len(rest), design.sizes, precisions, noise, **options)
 
     level = np.log(MAD_TO_SD**2 * np.median(rest**2) + 1e-300)
     square = np.maximum(rest**2, 1e-12 * np.exp(level))
@@ -180,7 +180,7 @@ def fit_log_sd(design, rest, weights, start=None):
 def fit_coefficients(design, scaled, weights):
     """Return weights (c, q (q - 1) / 2) of coefficients on the summaries before, and penalties of the same shape."""
     n, q = scaled.shape
-    order, blocks = coefficient_blocks(design, n, q)
+    order, sizes = coefficient_blocks(design, n, q)
     c = len(order)
     out, penalties = np.zeros((c, q * (q - 1) // 2)), np.full((c, q * (q - 1) // 2), np.inf)
     # Residuals are both responses and regressors, so outliers get almost no weight.
@@ -189,30 +189,25 @@ def fit_coefficients(design, scaled, weights):
     base = design.values[some, :c]
     for j, row in triangle_rows(q):
         own = case[some, : j + 1].min(axis=1)
-        # Features of one parameter, times one summary, are a block.
         columns = np.hstack([np.ones((len(base), 1))] + [(base * scaled[some, k, None])[:, order] for k in range(j)])
-        parts = [Block(b.name, 1 + k * c + b.start, 1 + k * c + b.stop) for k in range(j) for b in blocks]
+        own_sizes = np.tile(sizes, j)  # features of one parameter, times one summary, are a block
         gram = (columns * own[:, None]).T @ columns
         response = own * scaled[some, j]
-        fit = fit_blocks(gram, columns.T @ response, response @ scaled[some, j], len(base), parts)
+        fit = fit_blocks(gram, columns.T @ response, response @ scaled[some, j], len(base), own_sizes)
         out[order, row] = fit.weights[1:].reshape(j, c).T
-        penalty = np.repeat(fit.precisions, [b.stop - b.start for b in parts])
-        penalties[order, row] = penalty.reshape(j, c).T
+        penalties[order, row] = np.repeat(fit.precisions, own_sizes).reshape(j, c).T
     return out, penalties
 
 
 def coefficient_blocks(design, num_cases, num_summaries):
-    """Return the indices of as many features as the cases allow, and their blocks: the constant, each parameter."""
+    """Return the indices of as many features as the cases allow, and sizes of blocks: the constant, each parameter."""
     most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
-    single = [b for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
-    d = len(design.map.knots)
-    order, blocks = [np.array([0])], [Block("constant", 0, 1)]
-    kinds = next((k for k in (3, 2, 1) if single[min(k * d, len(single)) - 1].stop <= most), 0)
-    for i in range(d if kinds else 0):
-        order.append(np.concatenate([np.arange(b.start, b.stop) for b in single[i : kinds * d : d]]))
-        at = blocks[-1].stop
-        blocks.append(Block(f"parameter {i}", at, at + len(order[-1])))
-    return np.concatenate(order), blocks
+    sizes = [b.size for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
+    d, ends = len(design.map.knots), np.cumsum([1, *sizes])
+    constant, *single = np.split(np.arange(ends[-1]), ends[:-1])
+    kinds = next((k for k in (3, 2, 1) if ends[: k * d + 1][-1] <= most), 0)
+    order = [constant, *(np.concatenate(single[i : kinds * d : d]) for i in range(d if kinds else 0))]
+    return np.concatenate(order), [len(own) for own in order]
 
 
 def gradient_metric(design, z, means, log_sd):
