@@ -160,7 +160,7 @@ class OriginalBayesRule:
         factor = factorize(kernel, latent, self.num_basis, self.tolerance, rng)
         # The sum rule, equation 11 divided by n: mu = (G + n epsilon I)^-1 m, which sums to about one.
         ratio = DensityRatio(regularization=self.ratio_regularization)
-        solution = ratio.solve(factor.features, factor(prior.points), prior.weights)
+        solution = ratio.solve(factor.features, factor.extend(prior.points), prior.weights)
         weights = factor.features @ solution.coefficients / len(latent)
         _check_overlap(weights * len(weights), latent, prior)
         features = ObservedFeatures.of(self, observed, rng)

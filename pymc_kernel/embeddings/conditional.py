@@ -92,7 +92,7 @@ class FittedConditionalMean:
     @one_blas_thread
     def weights(self, inputs) -> np.ndarray:
         """Return the weights (m, n) of the outputs for ``inputs`` (m, q)."""
-        return self.path.coefficients(self.factor(as_points(inputs, "inputs")), self.regularization)
+        return self.path.coefficients(self.factor.extend(as_points(inputs, "inputs")), self.regularization)
 
     @one_blas_thread
     def condition(self, inputs) -> KernelMean:

@@ -81,7 +81,7 @@ class DensityRatio:
         rng = np.random.default_rng(rng)
         kernel = latent_kernel(self.kernel, denominator, rng)
         factor = factorize(kernel, denominator, self.num_basis, self.tolerance, rng)
-        return FittedRatio(factor, self.solve(factor.features, factor(numerator), weights))
+        return FittedRatio(factor, self.solve(factor.features, factor.extend(numerator), weights))
 
     def solve(self, below: np.ndarray, above: np.ndarray, weights: np.ndarray) -> RatioSolution:
         """Return the fit to features: ``below`` (n, r) of the denominator, ``above`` (l, r) of the numerator."""
@@ -136,7 +136,7 @@ class FittedRatio:
     @one_blas_thread
     def __call__(self, points) -> np.ndarray:
         """Return the ratio at ``points`` (m, d), shape (m,)."""
-        return np.maximum(0.0, self.factor(as_points(points, "points")) @ self.solution.coefficients)
+        return np.maximum(0.0, self.factor.extend(as_points(points, "points")) @ self.solution.coefficients)
 
     @cached_property
     def ratio(self) -> np.ndarray:

@@ -224,7 +224,7 @@ class FittedFilter:
     def update(self, state: FilterState, observation) -> FilterState:
         """Return the state after one more ``observation`` (q,). O(T r^2)."""
         row = as_points(np.reshape(observation, (1, -1)), "observation")
-        return self._step(state, self.factor(row)[0])
+        return self._step(state, self.factor.extend(row)[0])
 
     def _step(self, state, query):
         weights = self._updated(self.dynamics.ratio_rows @ state.predicted, query)
@@ -262,7 +262,7 @@ class FittedFilter:
             Weights of the first state's distribution on the training states; equal by default.
         """
         state = self.start(initial)
-        queries = self.factor(as_points(observations, "observations"))
+        queries = self.factor.extend(as_points(observations, "observations"))
         weights = np.empty((len(queries), len(self.states)))
         for t, query in enumerate(queries):
             state = self._step(state, query)
@@ -290,14 +290,14 @@ class FittedFilter:
         later observations, are multiplied: the product is the prior for the observation of that time. This assumes that
         the training sequence is stationary, and that the first state has the stationary distribution. O(T r^2) a step.
         """
-        queries = self.factor(as_points(observations, "observations"))
+        queries = self.factor.extend(as_points(observations, "observations"))
         weights = np.atleast_2d(filtered.weights)
         if len(queries) != len(weights):
             raise ValueError(
                 f"filtered has {len(weights)} times and observations {len(queries)}: give those it came from."
             )
         dynamics = Dynamics.of(self.dynamics.features[::-1], self.settings.ratio_regularization)
-        backward = replace(self, dynamics=dynamics, factor=replace(self.factor, features=self.factor.features[::-1]))
+        backward = replace(self, dynamics=dynamics, factor=self.factor._replace(features=self.factor.features[::-1]))
         smoothed = np.array(weights)
         state = backward._step(FilterState(None, dynamics.features.mean(axis=0)), queries[-1])
         for t in range(len(weights) - 2, -1, -1):

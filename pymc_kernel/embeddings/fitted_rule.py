@@ -59,7 +59,7 @@ class ObservedFeatures:
 
     def __call__(self, observed) -> np.ndarray:
         """Return the features (m, r) of observations (m, q), or (q,) for one."""
-        return self.factor(self.placed(self.as_rows(observed)))
+        return self.factor.extend(self.placed(self.as_rows(observed)))
 
 
 @dataclass(frozen=True, eq=False)

@@ -181,17 +181,16 @@ class KernelMean:
     def _preimage(self, weights):
         scale = np.asarray(self.kernel.length_scale)
         here = self.points[int(np.argmax(self.kernel.dot(self.points, weights)))]
-        height = self.kernel(here[None], self.points)[0] @ weights
+        pull = weights * self.kernel(here[None], self.points)[0]
         for _ in range(_PREIMAGE_STEPS):
-            pull = weights * self.kernel(here[None], self.points)[0]
             if not pull.sum() > 0.0:
                 break
             new = pull @ self.points / pull.sum()
-            new_height = self.kernel(new[None], self.points)[0] @ weights
-            if not new_height >= height:
+            new_pull = weights * self.kernel(new[None], self.points)[0]
+            if not new_pull.sum() >= pull.sum():
                 break  # negative weights can make the step overshoot; the best point so far is kept
             moved = np.max(np.abs(new - here) / scale)
-            here, height = new, new_height
+            here, pull = new, new_pull
             if moved < _PREIMAGE_TOLERANCE:
                 break
         return here

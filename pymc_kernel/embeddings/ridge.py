@@ -6,6 +6,7 @@ pivoted Cholesky factor at a small tolerance that is the exact method; with fewe
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import eigh, solve_triangular
@@ -20,16 +21,11 @@ _NUM_FOLDS = 5  # holding out a fifth costs little accuracy, and takes five fits
 _GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
 
 
-@dataclass(frozen=True, eq=False)
-class GramFactor:
+class GramFactor(NamedTuple):
     """Features whose scalar products are the kernel, up to what was left out."""
 
     features: np.ndarray  # (n, r), of the points that it was made from
-    extend: Callable[[np.ndarray], np.ndarray]  # points (m, d) -> features (m, r)
-
-    def __call__(self, points) -> np.ndarray:
-        """Return the features of new points (m, d), shape (m, r). O(m r^2) time, O(m r) memory."""
-        return self.extend(points)
+    extend: Callable[[np.ndarray], np.ndarray]  # points (m, d) -> features (m, r); O(m r^2) time, O(m r) memory
 
 
 def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng: np.random.Generator) -> GramFactor:

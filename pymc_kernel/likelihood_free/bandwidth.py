@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
-from scipy.linalg import solve_triangular
 from scipy.special import logsumexp
 
 from pymc_kernel.kernels.points import LARGEST, as_numbers, as_points, check_magnitude, robust_scales
@@ -157,7 +156,7 @@ def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, l
     """
     root = _noise_factor(pilot)
     informative = _informative_directions(pilot, root)
-    offsets = [solve_triangular(root, (s - observed).T, lower=True).T for s in pilot.replicates]
+    offsets = [whiten(s, observed, root) for s in pilot.replicates]
 
     def log_variance_at(relative, count=num_simulations):
         return float(np.median([_log_variance(u, informative, relative, count) for u in offsets]))
@@ -198,9 +197,7 @@ def _informative_directions(pilot, root):
     whitened = whiten(pilot.summaries, np.median(pilot.summaries, axis=0), root)
     whitened = np.clip(whitened, -10.0 * _MAX_SCORE, 10.0 * _MAX_SCORE)
     z = (pilot.positions - pilot.positions.mean(axis=0)) / np.maximum(pilot.positions.std(axis=0), 1e-300)
-    design = np.column_stack([np.ones(len(z)), z, z**2])
-    if 4 * design.shape[1] > len(z):
-        design = design[:, : 1 + z.shape[1]]
+    design = z if 4 + 8 * z.shape[1] > len(z) else np.column_stack([z, z**2])
     basis, values, _ = np.linalg.svd(design - design.mean(axis=0), full_matrices=False)
     basis = basis[:, values > 1e-8 * max(values[0], 1e-300)]
     fitted = basis.T @ whitened  # (p, q)

@@ -3,7 +3,6 @@
 import math
 
 import numpy as np
-from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 
 from pymc_kernel.kernels.points import as_numbers
@@ -101,14 +100,13 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
     factor = definite_cholesky(covariance)
     if factor is None:
         return -math.inf
-    return -0.5 * _squared_length(factor, observed - mean) - float(np.log(np.diag(factor)).sum() + 0.5 * q * LOG_2PI)
+    return -0.5 * _squared_distance(factor, observed, mean) - float(np.log(np.diag(factor)).sum() + 0.5 * q * LOG_2PI)
 
 
-def _squared_length(factor, difference):
-    """Return |L^-1 v|^2, infinite where it overflows."""
+def _squared_distance(factor, observed, mean):
+    """Return |L^-1 (y - mean)|^2, infinite where it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
-        scaled = solve_triangular(factor, difference, lower=True)
-        squared = float(scaled @ scaled)
+        squared = float((whiten(observed[None], mean, factor) ** 2).sum())
     return math.inf if math.isnan(squared) else squared
 
 
@@ -138,7 +136,7 @@ def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
     factor = definite_cholesky(centered.T @ centered)
     if factor is None:
         return -math.inf
-    left = 1.0 - _squared_length(factor, observed - mean) / (1.0 - 1.0 / m)
+    left = 1.0 - _squared_distance(factor, observed, mean) / (1.0 - 1.0 / m)
     if not left > 0.0:
         return -math.inf
     log_volume = 2.0 * np.log(np.diag(factor)).sum()

@@ -108,7 +108,7 @@ def test_loss_of_the_relative_ratio_is_nearly_leave_one_out(relative):
     for strength in (1e-3, 1e-2, 1e-1):
         ratio = DensityRatio(kernel, relative=relative, regularization=strength, **EXACT).fit(u, z)
         losses.append(ratio.solution.loss)
-        expected.append(slow.relative_ratio_loss(factor.features, factor(u), relative, strength))
+        expected.append(slow.relative_ratio_loss(factor.features, factor.extend(u), relative, strength))
     np.testing.assert_allclose(losses, expected, atol=0.01)
 
 
@@ -119,7 +119,9 @@ def test_loss_of_the_ratio_is_leave_one_out():
     weights = np.random.default_rng(1).dirichlet(np.ones(len(u)))
     ratio = DensityRatio(kernel, regularization=0.07, **EXACT).fit(u, z, weights)
     # The rest of the prior's weights is scaled to one here and there.
-    assert ratio.solution.loss == pytest.approx(slow.ratio_loss(factor.features, factor(u), weights, 0.07), rel=1e-8)
+    assert ratio.solution.loss == pytest.approx(
+        slow.ratio_loss(factor.features, factor.extend(u), weights, 0.07), rel=1e-8
+    )
 
 
 def test_the_ratio_is_the_smoothest_within_one_standard_error_of_the_least_loss():

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import block_diag
@@ -16,13 +15,6 @@ _SMALLEST = 1e-5  # eigenvalue of a kernel matrix, relative to the largest, abov
 _WIDTH_OF_BUMPS = 6.0  # in standard deviations of a parameter, divided by how many bumps there are
 _MAX_DIMS_OF_FINE = 6  # beyond them bumps of half the length scale hardly overlap
 _MAX_EXPONENT = 300.0
-
-
-class Block(NamedTuple):
-    """Successive features that share a prior variance."""
-
-    name: str
-    size: int
 
 
 @dataclass(frozen=True)
@@ -87,15 +79,6 @@ class FeatureMap:
         ends = np.cumsum([1, d, d, d * r, len(self.pairs[0]), c, c * self.has_fine])
         return [slice(start, stop) for start, stop in pairwise(ends.tolist())]
 
-    @property
-    def blocks(self) -> tuple[Block, ...]:
-        """The blocks: linear, square and bump features of each coordinate; products, joint and fine bumps of all."""
-        (d, r), c = self.knots.shape, len(self.centers)
-        single = ("linear", 1), ("square", 1), ("bumps", r)
-        blocks = [Block(f"{name} {i}", size) for name, size in single for i in range(d)]
-        blocks += [Block("product", len(self.pairs[0])), Block("joint", c), Block("fine", c * self.has_fine)]
-        return tuple(block for block in blocks if block.size)
-
     def __call__(self, z: np.ndarray) -> np.ndarray:
         """Return features (m, p) of coordinates (m, d)."""
         linear, squares, bumps, products, joint, fine = self._places
@@ -141,23 +124,22 @@ class FeatureMap:
         centers = self.centers if left[joint].any() else self.centers[:0]
         return replace(self, pairs=pairs, knots=knots, centers=centers, has_fine=has_fine), np.flatnonzero(left)
 
-    def whitened(self) -> tuple[np.ndarray, tuple[Block, ...]]:
-        """Return a matrix (p, p') and the blocks of its columns; features times this matrix are the regressors.
+    def whitened(self) -> tuple[np.ndarray, dict[str, int]]:
+        """Return a matrix (p, p'), and the blocks of its columns: name -> size.
 
-        With independent weights of one variance, bumps then have the prior of a Gaussian process; directions in which
-        the kernel matrix is nearly singular are left out.
+        Features times this matrix are the regressors. Those of a block share a prior variance: linear, square and bump
+        features of each coordinate; products, joint and fine bumps of all. With independent weights of one variance,
+        bumps then have the prior of a Gaussian process; directions in which the kernel matrix is nearly singular are
+        left out.
         """
-        parts, blocks = [np.eye(1)], []
-        for block in self.blocks:
-            part = np.eye(block.size)
-            if block.name in ("joint", "fine"):
-                part = _inverse_root(_gaussian(self.centers, self.centers) ** (4 if block.name == "fine" else 1))
-            elif block.name.startswith("bumps"):
-                knots = self.knots[int(block.name.split()[-1])][:, None] / self.width
-                part = _inverse_root(_gaussian(knots, knots))
-            parts.append(part)
-            blocks.append(Block(block.name, part.shape[1]))
-        return block_diag(*parts), tuple(blocks)
+        single, joint = range(len(self.knots)), _gaussian(self.centers, self.centers)
+        parts = {f"{name} {i}": np.eye(1) for name in ("linear", "square") for i in single}
+        for i, knots in enumerate(self.knots[:, :, None] / self.width):
+            parts[f"bumps {i}"] = _inverse_root(_gaussian(knots, knots))
+        parts |= {"product": np.eye(len(self.pairs[0])), "joint": _inverse_root(joint)}
+        if self.has_fine:
+            parts["fine"] = _inverse_root(joint**4)
+        return block_diag(1.0, *parts.values()), {name: part.shape[1] for name, part in parts.items() if part.size}
 
 
 def _gaussian(points, centers):
@@ -166,7 +148,7 @@ def _gaussian(points, centers):
 
 def _inverse_root(kernel):
     values, vectors = np.linalg.eigh(kernel)
-    kept = values > _SMALLEST * values[-1]
+    kept = values > _SMALLEST * values.max(initial=0.0)
     return vectors[:, kept] / np.sqrt(values[kept])
 
 

@@ -80,10 +80,8 @@ class ConditionalDensity:
 
     def sample(self, parameters, rng) -> np.ndarray:
         """Return one draw of the values (m, q) for each of the parameters (m, d)."""
-        out, residuals = [], self.residuals.one_of(0)
-        for part in (parameters[rows] for rows in row_blocks(len(parameters))):
-            out.append(values_of(self._estimate(part), residuals.sample(len(part), rng)))
-        return np.concatenate(out)
+        residuals, parts = self.residuals.one_of(0), [parameters[rows] for rows in row_blocks(len(parameters))]
+        return np.concatenate([values_of(self._estimate(p), residuals.sample(len(p), rng)) for p in parts])
 
     def evaluate(self, parameters, observed: Observed, gradient: bool) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (r, m) at parameters (m, d), and gradients (r, m, d), zero if not wanted.

@@ -27,7 +27,7 @@ class Design:
     def __init__(self, features: FeatureMap, z: np.ndarray):
         self.map = features
         self.whitening, self.blocks = features.whitened()
-        self.sizes = np.array([block.size for block in self.blocks])
+        self.sizes = np.array(list(self.blocks.values()))
         self.values = features(z) @ self.whitening
         self._plain = None
 
@@ -202,7 +202,7 @@ def fit_coefficients(design, scaled, weights):
 def coefficient_blocks(design, num_cases, num_summaries):
     """Return the indices of as many features as the cases allow, and sizes of blocks: the constant, each parameter."""
     most = min(num_cases / 2.0, _MAX_FOR_COEFFICIENTS) / max(num_summaries - 1, 1)
-    sizes = [b.size for b in design.blocks if b.name.split()[0] in ("linear", "square", "bumps")]
+    sizes = [size for name, size in design.blocks.items() if name.split()[0] in ("linear", "square", "bumps")]
     d, ends = len(design.map.knots), np.cumsum([1, *sizes])
     constant, *single = np.split(np.arange(ends[-1]), ends[:-1])
     kinds = next((k for k in (3, 2, 1) if ends[: k * d + 1][-1] <= most), 0)
