@@ -91,9 +91,8 @@ class BayesianKDE:
         return replace(best, log_evidences={fit.structure: fit.log_evidence for fit in fits})
 
     def _rates(self, x):
-        d = x.shape[1]
-        rate = _PRIOR_RATE * x.var(axis=0) if self.prior_rate is None else np.broadcast_to(self.prior_rate, d)
-        rate = np.array(rate, dtype=float)
+        rate = _PRIOR_RATE * x.var(axis=0) if self.prior_rate is None else self.prior_rate
+        rate = np.broadcast_to(rate, x.shape[1]).astype(float)
         if not (np.isfinite(rate).all() and (rate > 0).all()):
             raise ValueError(f"prior_rate must be positive, got {self.prior_rate!r}.")
         return rate

@@ -261,12 +261,10 @@ class FittedFilter:
         initial : array_like (T,), optional
             Weights of the first state's distribution on the training states; equal by default.
         """
-        state = self.start(initial)
-        queries = self.factor.extend(as_points(observations, "observations"))
-        weights = np.empty((len(queries), len(self.states)))
-        for t, query in enumerate(queries):
+        state, weights = self.start(initial), []
+        for query in self.factor.extend(as_points(observations, "observations")):
             state = self._step(state, query)
-            weights[t] = state.weights
+            weights.append(state.weights)
         return KernelMean(self.states, weights, self.state_kernel)
 
     @one_blas_thread

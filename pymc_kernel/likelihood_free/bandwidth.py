@@ -121,8 +121,7 @@ def _near_observation(positions, summaries, observed, recent):
     moved = latent - _ridge_fit(differences, latent, nearest.weights)
     # A regression may extrapolate, but not by more than the range of its data.
     lowest, highest = latent.min(axis=0), latent.max(axis=0)
-    moved = np.clip(moved, 2.0 * lowest - highest, 2.0 * highest - lowest)
-    return moved[nearest.weights > 0.0]
+    return np.clip(moved, 2.0 * lowest - highest, 2.0 * highest - lowest)
 
 
 def _ridge_fit(inputs, outputs, weights):

@@ -95,9 +95,7 @@ def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float 
     if m < 2 or (m <= q and shrinkage == 0.0):
         return -math.inf
     mean, covariance = simulated.mean(axis=0), np.atleast_2d(np.cov(simulated.T))
-    if shrinkage > 0.0:
-        covariance = (1.0 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance))
-    factor = definite_cholesky(covariance)
+    factor = definite_cholesky((1.0 - shrinkage) * covariance + shrinkage * np.diag(np.diag(covariance)))
     if factor is None:
         return -math.inf
     return -0.5 * _squared_distance(factor, observed, mean) - float(np.log(np.diag(factor)).sum() + 0.5 * q * LOG_2PI)

@@ -12,7 +12,7 @@ import numpy as np
 from scipy.special import expit, log_expit
 
 from pymc_kernel.likelihood_free.learned_likelihood.choices import choose_parameter_map
-from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, fit_blocks, row_blocks
+from pymc_kernel.likelihood_free.learned_likelihood.evidence import MAX_LOG, ROWS, fit_blocks, row_blocks
 from pymc_kernel.likelihood_free.learned_likelihood.features import FeatureMap, ParameterMap, make_features
 from pymc_kernel.likelihood_free.learned_likelihood.stages import Design
 from pymc_kernel.parallel import one_blas_thread
@@ -36,15 +36,10 @@ class Logit:
         return log_chance - np.log(-np.expm1(log_chance))
 
     @staticmethod
-    def slope(sums):
-        """Return the derivatives of log probabilities by the sums."""
-        return expit(-sums)
-
-    @staticmethod
     def step(sums, happened):
         """Return the expected curvature of the log likelihood of each case, and its slope."""
         chance = expit(sums)
-        return chance * (1.0 - chance), happened - chance
+        return chance * (1.0 - chance), np.where(happened, expit(-sums), -chance)
 
 
 class LogLog:
@@ -59,8 +54,6 @@ class LogLog:
     def log_probability(sums):
         """Return log probabilities."""
         return -np.exp(sums)
-
-    slope = log_probability
 
     @staticmethod
     def step(sums, happened):
@@ -105,7 +98,7 @@ class Chance:
         """Return log probabilities (number, m) by the first weights; gradients (number, m, d), zero if not wanted."""
         weights, shift = self.weights[:number], _shift(self.link, rough, len(parameters))
         log_probabilities, slopes = np.empty((number, len(parameters))), np.zeros((number, *np.shape(parameters)))
-        for rows in row_blocks(len(parameters)):
+        for rows in row_blocks(len(parameters), max(ROWS // number, 1)):
             part = parameters[rows]
             z = self.parameters(part)
             features = self.features(z)
@@ -113,7 +106,7 @@ class Chance:
             sums = np.clip(free, -MAX_LOG, MAX_LOG)
             log_probabilities[:, rows] = self.link.log_probability(sums)
             if gradient:
-                pulls = np.where(free == sums, self.link.slope(sums), 0.0)
+                pulls = np.where(free == sums, self.link.step(sums, True)[1], 0.0)
                 back = self.features.pull_back(z, features, pulls[:, :, None] * weights[:, None])
                 slopes[:, rows] = back * self.parameters.slope(part)
         return log_probabilities, slopes

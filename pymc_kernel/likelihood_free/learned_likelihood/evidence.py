@@ -104,10 +104,9 @@ def _updated(precisions, used, weights, factor, prune):
     determined = np.maximum(used.sizes - now * spread, 0.0)
     size = np.maximum(np.add.reduceat(weights**2, used.starts), 1e-300)
     is_left = determined >= _LEAST_DETERMINED
-    if prune:
-        for i in np.flatnonzero(is_left):
-            part = slice(used.starts[i], ends[i])
-            gains[chosen[i]] = _gain(now[i], weights[part], factor[part.start :, part])
+    for i in np.flatnonzero(is_left & prune):
+        part = slice(used.starts[i], ends[i])
+        gains[chosen[i]] = _gain(now[i], weights[part], factor[part.start :, part])
     # MacKay's update is slow to leave out a block; a longer step in logarithms takes a third of the iterations.
     steps = np.clip((determined[is_left] / size[is_left] / now[is_left]) ** 1.5, 1e-4, 1e4)
     precisions[chosen] = np.inf

@@ -35,13 +35,12 @@ class ParameterMap:
 
     def slope(self, parameters: np.ndarray) -> np.ndarray:
         """Return the derivatives (m, d) of coordinates by their parameters."""
-        slope = np.ones_like(parameters)
+        slope = transform_columns(parameters, self.kinds)  # of an exponential it is that itself
         for i, kind in enumerate(self.kinds):
-            if kind == "exp":
-                slope[:, i] = np.exp(np.minimum(parameters[:, i], _MAX_EXPONENT))
+            if kind == "identity":
+                slope[:, i] = 1.0
             elif kind == "expit":
-                chance = expit(parameters[:, i])
-                slope[:, i] = chance * (1.0 - chance)
+                slope[:, i] *= 1.0 - slope[:, i]
         return slope / self.scale
 
     @classmethod

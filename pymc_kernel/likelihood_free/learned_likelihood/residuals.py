@@ -77,14 +77,13 @@ class Marginals(_Mixture):
 
         Where an interval is narrow or far out its probability is density times width.
         """
-        low, high = noise - below, noise + above
         means, sds, weights = (_components_first(v) for v in (self.means, self.sds, np.exp(self.log_weights)))
-        ends = [(edge - means) / sds for edge in (low, high)]
+        low, high = ((edge - means) / sds for edge in (noise - below, noise + above))
         # From the nearer tail, so that small differences are exact.
-        upper = ends[0] > 0.0
-        masses = ndtr(np.where(upper, -ends[0], ends[1])) - ndtr(np.where(upper, -ends[1], ends[0]))
+        upper = low > 0.0
+        masses = ndtr(np.where(upper, -low, high)) - ndtr(np.where(upper, -high, low))
         mass = (weights * masses).sum(axis=0)
-        heights = [np.exp(-0.5 * np.minimum(e**2, 1400.0) - 0.5 * LOG_2PI) for e in ends]
+        heights = [np.exp(-0.5 * np.minimum(edge**2, 1400.0) - 0.5 * LOG_2PI) for edge in (low, high)]
         f_low, f_high = ((weights / sds * height).sum(axis=0) for height in heights)
         wide = (mass > _SMALLEST_MASS) & (below + above > _NARROW)
         safe = np.where(wide, mass, 1.0)
