@@ -87,8 +87,7 @@ class FeatureMap:
         out[:, bumps] = np.exp(-0.5 * away**2).reshape(len(z), self.knots.size)
         rows, columns = self.pairs
         out[:, products] = z[:, rows] * z[:, columns]
-        if len(self.centers):
-            out[:, joint] = _gaussian(z @ self.metric.T, self.centers)
+        out[:, joint] = _gaussian(z @ self.metric.T, self.centers)
         if self.has_fine:
             out[:, fine] = np.square(np.square(out[:, joint]))
         return out

@@ -34,10 +34,9 @@ class Design:
     def raw(self, weights: Weights) -> Weights:
         """Return the weights of the features before whitening."""
         c = len(weights.coefficients)
-        kept = np.flatnonzero(np.abs(self.whitening[:, :c]).sum(axis=1))
-        first = self.whitening[: kept[-1] + 1, :c]
+        end = np.flatnonzero(self.whitening[:, :c].any(axis=1))[-1] + 1
         means, log_sd, log_rest = (self.whitening @ part for part in (weights.means, weights.log_sd, weights.log_rest))
-        return Weights(means, log_sd, first @ weights.coefficients, log_rest)
+        return Weights(means, log_sd, self.whitening[:end, :c] @ weights.coefficients, log_rest)
 
     def plain_gram(self, weights) -> np.ndarray:
         """Return the Gram matrix with the case weights alone; it is computed once."""
@@ -186,10 +185,10 @@ def fit_coefficients(design, scaled, weights):
     # Residuals are both responses and regressors, so outliers get almost no weight.
     case = weights[:, None] * np.minimum(1.0, (_REGULAR / np.maximum(np.abs(scaled), 1e-30)) ** 4)
     some = slice(0, _CASES_FOR_COEFFICIENTS)
-    base = design.values[some, :c]
+    base = design.values[some][:, order]
     for j, row in triangle_rows(q):
         own = case[some, : j + 1].min(axis=1)
-        columns = np.hstack([np.ones((len(base), 1))] + [(base * scaled[some, k, None])[:, order] for k in range(j)])
+        columns = np.hstack([np.ones((len(base), 1))] + [base * scaled[some, k, None] for k in range(j)])
         own_sizes = np.tile(sizes, j)  # features of one parameter, times one summary, are a block
         gram = (columns * own[:, None]).T @ columns
         response = own * scaled[some, j]
