@@ -19,7 +19,7 @@ from pymc_kernel.mcmc import conditionally_normal
 from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal
 from pymc_kernel.smc.differences import fit_mixture
 from pymc_kernel.smc.moves import Evaluated
-from pymc_kernel.smc.weights import impossible_as_zero, log_mean_exp
+from pymc_kernel.smc.weights import effective_share, impossible_as_zero, log_mean_exp
 
 _ENOUGH = 0.5  # effective share of draws: no other proposal could do more than double it
 
@@ -59,10 +59,12 @@ def draw(
     evaluated: Evaluated,
     evaluate: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
     size: int,
-) -> tuple[Evaluated, np.ndarray]:
-    """Return draws (size, ...) around particles of a posterior, and their log weights (size,), not normalized.
+) -> tuple[Evaluated, np.ndarray, float]:
+    """Return draws (size, ...) around particles of a posterior, their log weights (size,), and their effective number.
 
-    The mean of the weights estimates the evidence. Straight coordinates are looked for in all that was ``evaluated``,
+    The weights are not normalized: their mean estimates the evidence. They know nothing of a mode that none of the
+    draws hit. A particle there has a large weight, so the effective number is the smaller one of what the draws and
+    the particles say. Straight coordinates are looked for in all that was ``evaluated``,
     which takes O(d^4) for each row, where draws of the first mixture would not be worth half their number. Costs
     ``size`` evaluations, O(size k d^2) time with k components, at most 66, and O(size k d) memory.
     """
@@ -75,8 +77,11 @@ def draw(
             if found is not None:
                 proposals.append(_Proposal.of(rng, particles.positions, found))
         sizes = np.diff(np.arange(len(proposals) + 1) * size // len(proposals))
-        positions = np.concatenate([p.sample(rng, count) for p, count in zip(proposals, sizes, strict=True)])
+        drawn = [p.sample(rng, count) for p, count in zip(proposals, sizes, strict=True)]
+        places = np.concatenate([*drawn, particles.positions])
         log_shares = np.log(sizes / size)[:, None]
-        log_proposal = logsumexp(log_shares + [p.log_density(positions) for p in proposals], axis=0)
-    draws = Evaluated(positions, *evaluate(positions))
-    return draws, impossible_as_zero(draws.log_density(1.0) - log_proposal)
+        log_proposal = logsumexp(log_shares + [p.log_density(places) for p in proposals], axis=0)
+    draws = Evaluated(places[:size], *evaluate(places[:size]))
+    log_weights = impossible_as_zero(draws.log_density(1.0) - log_proposal[:size])
+    by_particles = _share_by_particles(particles.log_density(1.0) - log_proposal[size:])
+    return draws, log_weights, size * min(effective_share(log_weights), by_particles)

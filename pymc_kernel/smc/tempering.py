@@ -18,7 +18,7 @@ from pymc_kernel.mcmc.surrogate_fit import NUM_EVALUATED
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds, importance
 from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Moves, largest_correlation
-from pymc_kernel.smc.weights import effective_share, log_mean_exp, next_temperature, normalized, resample
+from pymc_kernel.smc.weights import log_mean_exp, next_temperature, normalized, resample
 
 Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _FEWEST_AT_MOST = 20  # default of ``max_moves`` in few dimensions
@@ -206,8 +206,7 @@ def finish(
     if not config.importance:
         return state, info
     n = len(state.particles.positions)
-    draws, log_weights = importance.draw(rng, state.particles, state.evaluated, evaluate, info.evaluations)
-    ess = len(log_weights) * effective_share(log_weights)
+    draws, log_weights, ess = importance.draw(rng, state.particles, state.evaluated, evaluate, info.evaluations)
     info = info._replace(evaluations=info.evaluations + len(log_weights), importance_ess=ess)
     if ess < n:
         return state, info

@@ -104,7 +104,7 @@ def test_a_map_that_reaches_a_part_of_the_posterior_does_no_harm(rng, monkeypatc
     particles = smc.Evaluated(positions, *both_signs(positions))
     monkeypatch.setattr(conditionally_normal, "fitted", lambda *given: coordinates)
     monkeypatch.setattr(importance, "_ENOUGH", 1.0)
-    draws, log_weights = importance.draw(rng, particles, particles, both_signs, 8000)
+    draws, log_weights, _ = importance.draw(rng, particles, particles, both_signs, 8000)
     ess = 8000 * effective_share(log_weights)
     assert abs(log_mean_exp(log_weights)) < 4.0 / math.sqrt(ess)
     share = normalized(log_weights)[draws.positions[:, 0] < 0.0].sum()
@@ -138,3 +138,24 @@ def test_particles_stay_where_importance_sampling_is_worth_less(rng):
 def test_it_can_be_left_out(rng):
     state = state_of(draws_of_modes(rng, 100, 0.5), two_modes)
     assert tempering.finish(rng, state, NOTHING, None, smc.Config(importance=False)) == (state, NOTHING)
+
+
+def test_draws_that_miss_a_mode_of_the_particles_are_not_taken(rng):
+    """A fifth of the mass in a ball that no draw of a single normal distribution hits: their own weights are alike."""
+    center = 2.0 * np.eye(8)[0]
+
+    def hidden(x):
+        parts = [stats.norm.logpdf(x).sum(axis=1), stats.norm.logpdf(x, center, 0.1).sum(axis=1)]
+        return np.zeros(len(x)), np.logaddexp(math.log(0.8) + parts[0], math.log(0.2) + parts[1])
+
+    is_hidden = rng.random((300, 1)) < 0.2
+    noise = rng.standard_normal((300, 8))
+    positions = np.where(is_hidden, center + 0.1 * noise, noise)
+    particles = smc.Evaluated(positions, *hidden(positions))
+    draws, log_weights, ess = importance.draw(rng, particles, particles, hidden, 6000)
+    assert effective_share(log_weights) > 0.1
+    assert (np.abs(draws.positions - center) < 0.5).all(axis=1).mean() < 0.01
+    assert ess < 10.0
+    state, info = finished(rng, positions, hidden, 6000)
+    assert info.importance_ess < 10.0
+    assert state.log_evidence == 7.0

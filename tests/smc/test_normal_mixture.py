@@ -1,3 +1,5 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 from scipy import stats
@@ -23,6 +25,15 @@ def test_draws_are_from_the_density(rng):
     assert left.mean() == pytest.approx(0.3, abs=0.01)
     np.testing.assert_allclose(np.cov(points[~left].T), COVARIANCES[1], rtol=0.05, atol=0.1)
     np.testing.assert_allclose(points[left].mean(axis=0), MEANS[0], atol=0.06)
+
+
+def test_draws_in_many_dimensions_take_no_matrix_each(rng):
+    wide = Joint(np.zeros(1), np.zeros((1, 100)), np.eye(100)[None])
+    tracemalloc.start()
+    points = wide.sample(5000, rng)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 5 * points.nbytes
 
 
 def test_a_fit_finds_parts_that_are_apart_and_covers_them(rng):

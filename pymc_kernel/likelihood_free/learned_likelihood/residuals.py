@@ -178,9 +178,10 @@ class Joint(_Mixture):
         """Return residuals (number, q)."""
         weights = np.exp(self.log_weights)
         which = rng.choice(len(weights), number, p=weights / weights.sum())
-        factors = np.linalg.inv(self.roots)
         draws = rng.standard_normal((number, self.means.shape[1]))
-        return self.means[which] + np.einsum("nij,nj->ni", factors[which], draws)
+        for c, factor in enumerate(np.linalg.inv(self.roots)):  # one at a time: O(number q) memory
+            draws[which == c] = self.means[c] + draws[which == c] @ factor.T
+        return draws
 
     def scaled(self, factor: float) -> "Joint":
         """Return the distribution of residuals times ``factor``."""
