@@ -65,6 +65,11 @@ class Marginals(_Mixture):
 
     def log_density_and_slope(self, noise: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return log densities (..., m) of residuals (..., m, q), and their derivatives (..., m, q)."""
+        if self.log_weights.shape[-1] == 1:  # one normal each: else a likelihood of 60 rows takes a fifth longer
+            means, sds = (v[..., None, :, 0] for v in (self.means, self.sds))
+            away = np.clip((noise - means) / sds, -LARGEST, LARGEST)
+            density = -0.5 * (away**2).sum(axis=-1) - (np.log(sds) + 0.5 * LOG_2PI).sum(axis=-1)
+            return density, -away / sds
         density, slope = self._columns(noise)
         return density.sum(axis=-1), slope
 
