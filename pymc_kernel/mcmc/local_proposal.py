@@ -49,9 +49,7 @@ def _local_covariance(z, fit):
     else:
         slope[:] = 0.0
         for i in range(d):
-            x = z[i] * inverse_length_scale[i] ** 2
-            for j in range(n):
-                slope[j] += x * points_t[i, j]
+            slope += z[i] * inverse_length_scale[i] ** 2 * points_t[i]
     fill_profile(fit.family, fit.shape_a, fit.shape_b, np.int64(1), slope, slope)
     ones = np.ones(n)
     for i in range(d):
@@ -66,9 +64,7 @@ def _local_covariance(z, fit):
     out = np.empty((d, d))
     for i in range(d):
         for k in range(i + 1):
-            value = fit.normalizer * dot_product(columns[i], columns[k])
-            out[i, k] = value
-            out[k, i] = value
+            out[i, k] = out[k, i] = fit.normalizer * dot_product(columns[i], columns[k])
     return out
 
 

@@ -46,9 +46,7 @@ def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, ends, 
     slope_here, q, score = np.empty(d), np.empty(d), np.empty(d)
     for j in range(start, stop):
         here, p = ends[j], last[j]
-        for i in range(d):
-            here[i] = positions[j, i]
-            p[i] = 0.0
+        here[:], p[:] = positions[j], 0.0
         value = value_and_score(here, expansion, slope_here)
         firsts[j] = value
         for t in range(lengths.shape[1]):
@@ -68,8 +66,7 @@ def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, ends, 
                 gain -= 0.5 * p[i] * p[i]
             if uniforms[j, t] < 0.0 or uniforms[j, t] < math.exp(min(gain, 0.0)):
                 value = new_value
-                for i in range(d):
-                    here[i], slope_here[i] = q[i], score[i]
+                here[:], slope_here[:] = q, score
         values[j] = value
 
 

@@ -116,14 +116,12 @@ def value_and_score(x, e, score):
             for i in range(d):
                 score[i] += along * e.transform[j, i]
         return value
-    for i in range(p):
-        gradient[i] = 1.0
+    gradient[:] = 1.0
     radial_row(u, e.points_t, gradient, squared)
     fill_derivatives(e.family, e.shape_a, e.shape_b, squared, values, slope, second)
     value += dot_product(e.coefficients, values)
     total = dot_product(e.coefficients, slope)
-    for i in range(p):
-        gradient[i] = 0.0
+    gradient[:] = 0.0
     if e.directions_t.shape[1] > 0:
         # along_j = v_j . (u - U_j); its terms are phi'(s_j) along_j with gradient phi' v + 2 phi'' along (u - U).
         for j in range(m):
@@ -136,8 +134,7 @@ def value_and_score(x, e, score):
             slope[j] = slope[j] * e.coefficients[j] + second[j] * along
             total += second[j] * along
     else:
-        for j in range(m):
-            slope[j] *= e.coefficients[j]
+        slope *= e.coefficients
     for i in range(p):
         gradient[i] += 2.0 * (u[i] * total - dot_product(slope, e.points_t[i]))
     for k in range(p):

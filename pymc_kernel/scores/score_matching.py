@@ -187,8 +187,7 @@ class Finite(ScoreMatching):
         slope = scale * (weights @ np.cos(angles)) * (frequencies**2).sum(axis=1)
         slope += scale * (weights @ (sines * (base.score(x) @ frequencies.T)))
         weighted = sines * np.sqrt(weights)[:, None]
-        curvature = scale**2 * (frequencies @ frequencies.T) * (weighted.T @ weighted)
-        return curvature, slope
+        return scale**2 * (frequencies @ frequencies.T) * (weighted.T @ weighted), slope
 
     def assemble(self, theta, basis, base) -> KernelExpansion:
         """Return the surrogate with these coefficients."""
@@ -256,25 +255,15 @@ class Lite(ScoreMatching):
         u, u_basis = (x - center) * inverse_square, (basis - center) * inverse_square
         base_score = base.score(x)
         # First the terms of the slope, Laplacian 4 phi'' |v|^2 + 2 T phi', v = u - u_j, and base score times gradient.
-        halves = 0.5 * (u * u).sum(axis=1)[:, None]
-        second = halves - u @ u_basis.T  # |u|^2 / 2 - u . u_j
+        second = 0.5 * (u * u).sum(axis=1)[:, None] - u @ u_basis.T  # |u|^2 / 2 - u . u_j
         norm = np.maximum(second + 0.5 * (u_basis**2).sum(axis=1), 0.0)  # |v|^2 / 2
-        first = self.kernel.profile_matrix(x, basis, 1)
-        first *= 2.0
-        terms = (base_score * u).sum(axis=1)[:, None] - base_score @ u_basis.T
-        terms += inverse_square.sum()
-        terms *= first
-        norm *= self.kernel.profile_matrix(x, basis, 2)
-        slope = -(weights @ terms) - 8.0 * (weights @ norm)
+        first = 2.0 * self.kernel.profile_matrix(x, basis, 1)
+        terms = first * ((base_score * u).sum(axis=1)[:, None] - base_score @ u_basis.T + inverse_square.sum())
+        slope = -(weights @ terms) - 8.0 * (weights @ (norm * self.kernel.profile_matrix(x, basis, 2)))
         first *= np.sqrt(weights)[:, None]
-        second *= first
-        curvature = first.T @ second
-        curvature += curvature.T
-        # NumPy recognizes this product as symmetric and computes half of it.
-        square = first.T @ first
-        square *= u_basis @ u_basis.T
-        curvature += square
-        return curvature, slope
+        product = first.T @ (first * second)
+        # NumPy recognizes a matrix times its transpose as symmetric and computes half of it.
+        return product + product.T + (first.T @ first) * (u_basis @ u_basis.T), slope
 
     def assemble(self, coefficients, basis, base) -> KernelExpansion:
         """Return the surrogate with these coefficients."""

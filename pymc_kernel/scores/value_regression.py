@@ -147,18 +147,14 @@ class Regression:
         weights = inverse @ self.values
         if self.values.ndim == 1:
             negative = 0.5 * self.values @ weights + 0.5 * log_det
-            gain = np.outer(-0.5 * weights, weights)
-            inverse *= 0.5
+            gain = 0.5 * (inverse - np.outer(weights, weights))
         else:
             # A constant output has none.
             amplitudes = np.maximum(np.einsum("nq,nq->q", self.values, weights) / len(weights), 1e-300)
             negative = 0.5 * len(weights) * np.log(amplitudes).sum() + 0.5 * amplitudes.size * log_det
             weights /= np.sqrt(amplitudes)
-            gain = -0.5 * (weights @ weights.T)
-            inverse *= 0.5 * amplitudes.size
-        gain += inverse
-        slope *= gain
-        slope *= hyper.radial
+            gain = 0.5 * (amplitudes.size * inverse - weights @ weights.T)
+        slope = slope * gain * hyper.radial
         spread = (scaled**2 * slope.sum(axis=1)[:, None]).sum(axis=0) - (scaled * (slope @ scaled)).sum(axis=0)
         radial = hyper.radial * np.vdot(gain, value)
         quadratic = hyper.quadratic * np.vdot(gain, self.polynomial)
@@ -175,14 +171,13 @@ class Regression:
         weights of the pivots are L^-T c. Pivots are added until almost none of the prior variance is left.
         """
         noise = self._noise(hyper)
-        diagonal = variance_of(hyper, self.whitened)
 
         def columns(p):
             return covariance_of(hyper, self.kernel, self.whitened, self.whitened[p])
 
         # Where the density is nearly zero, more of the prior variance may be left.
         tolerance = _LEFT_OVER * np.exp(0.5 * np.minimum(self.depth, 40.0))
-        factor, pivots = pivoted_cholesky(diagonal, columns, num_basis, tolerance)
+        factor, pivots = pivoted_cholesky(variance_of(hyper, self.whitened), columns, num_basis, tolerance)
         # F' N^-1 F as the product of one matrix with itself: half the work.
         scaled = factor / np.sqrt(noise)[:, None]
         normal = scaled.T @ scaled
@@ -204,13 +199,8 @@ class Regression:
         factor, pivots, rank, _ = dpstrf(gram, lower=1, tol=1e-12, overwrite_a=1)
         factor, order = np.tril(factor)[:, :rank], pivots - 1
         columns = factor * (hyper.radial * (factor.T @ weights[order]))
-        error = exact[order] - columns.sum(axis=1)
-        needed = rank
-        while needed > 1:
-            trial = error + columns[:, needed - 1]
-            if np.abs(trial).max() > _COMPRESSION:
-                break
-            error, needed = trial, needed - 1
+        errors = np.abs(exact[order, None] - columns.cumsum(axis=1)).max(axis=0)
+        needed = min(rank, 2 + np.flatnonzero(errors > _COMPRESSION).max(initial=-1))
         inner = factor[:, :needed].T @ weights[order]
         coefficients = hyper.radial * solve_triangular(factor[:needed, :needed], inner, lower=True, trans=1)
         return order[:needed], coefficients

@@ -144,11 +144,9 @@ class Values:
         if mean is None or factor is None:
             mean, factor = points.mean(axis=0), _whitening(points)
         whitened = whiten(points, mean, factor)
-        reference = reference_of(values)
         has_trend = needs_trend and values.size >= fewest_for_trend
-        no_trend = np.zeros(values.size), np.zeros(d), np.zeros((d, d))
-        trend = _quadratic_trend(whitened, values) if has_trend else no_trend
-        departures = values - reference - trend[0]
+        trend = _quadratic_trend(whitened, values) if has_trend else (0.0, 0.0, 0.0)
+        departures = values - reference_of(values) - trend[0]
         data = Regression(whitened, departures, depth_of(values), self.kernel)
         small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))
         limit = self.max_iterations if search or start is None else FEW_ITERATIONS
@@ -165,8 +163,7 @@ class Values:
         transform = hyper.inverse_length_scale[:, None] * inverse
         carrying = points[pivots[kept]]
         expansion = radial_expansion(data.kernel, carrying, unit * coefficients, **polynomial, transform=transform)
-        error = unit * small.leave_one_out_error(hyper)
-        return FittedValues(expansion, hyper, error, has_trend)
+        return FittedValues(expansion, hyper, unit * small.leave_one_out_error(hyper), has_trend)
 
     def _usable(self, points, values, num_wanted):
         num_dims = points.shape[1]
