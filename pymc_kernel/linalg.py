@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from scipy.linalg import solve_triangular
+from scipy.linalg import cho_solve, solve_triangular
 from scipy.linalg.lapack import dpocon, dpotrf, dpstrf
 
 from pymc_kernel.machine_code import compiled
@@ -119,6 +119,11 @@ def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
     )
 
 
+def jittered_solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
+    """Return K^-1 b for a positive definite ``matrix`` K (n, n), made so as in :func:`jittered_cholesky`."""
+    return cho_solve((jittered_cholesky(matrix), True), right, check_finite=False)
+
+
 @compiled
 def cholesky_update(factor, vector):
     """Overwrite ``factor`` L (d, d) by the factor of L L' + v v' in O(d^2); ``vector`` is used up."""
@@ -220,11 +225,10 @@ def pivoted_cholesky(
             break
         size = min(_BLOCK, n)
         candidates = np.argpartition(excess, n - size)[n - size :]
-        candidates = candidates[excess[candidates] > max(1.0, _BLOCK_SHARE * largest)]
+        level = max(1.0, _BLOCK_SHARE * largest)
+        candidates = candidates[excess[candidates] > level]
         block = columns(candidates).T - rows[:rank, candidates].T @ rows[:rank]
-        chosen, factor = _greedy_pivots(
-            block[:, candidates], tolerance[candidates], max(1.0, _BLOCK_SHARE * largest), len(rows) - rank
-        )
+        chosen, factor = _greedy_pivots(block[:, candidates], tolerance[candidates], level, len(rows) - rank)
         if not len(chosen):  # the remainders of these in the running sums are rounding
             remaining[candidates] = 0.0
             continue

@@ -82,8 +82,7 @@ class _OneBlasThread(ContextDecorator):
 
 def _limit(libraries):
     """Set libraries to one thread; return those that had more, with their former numbers."""
-    before = [(library, library.num_threads) for library in libraries]
-    before = [(library, count) for library, count in before if count != 1]
+    before = [(library, library.num_threads) for library in libraries if library.num_threads != 1]
     for library, _ in before:
         _set_num_threads(library, 1)
     return before

@@ -7,7 +7,6 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve
 
 from pymc_kernel.embeddings.bayes_rule import SignedRule
 from pymc_kernel.embeddings.inputs import check_pairs, median_scales, resolved
@@ -15,7 +14,7 @@ from pymc_kernel.embeddings.kernel_mean import KernelMean
 from pymc_kernel.embeddings.ridge import GramFactor, factorize
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.points import as_points, as_weights, check_between, check_whole
-from pymc_kernel.linalg import jittered_cholesky
+from pymc_kernel.linalg import jittered_solve
 from pymc_kernel.parallel import one_blas_thread
 
 _METHODS = ("importance", "original")
@@ -237,7 +236,7 @@ class FittedFilter:
             ratio = np.maximum(0.0, ratio)
             system = (features * ratio[:, None]).T @ features
             system.flat[:: len(system) + 1] += size * self.settings.regularization * unit
-            weights = ratio * (features @ cho_solve((jittered_cholesky(system), True), query))
+            weights = ratio * (features @ jittered_solve(system, query))
         else:
             ratio = ratio / size  # sums to about one, so that delta does not depend on T
             delta = self.settings.regularization * unit**2

@@ -5,7 +5,6 @@ In the thesis it is standard Metropolis (SM) with neither learned, AM-FS with th
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -15,7 +14,7 @@ from pymc_kernel.kernels.points import as_numbers, check_between
 from pymc_kernel.linalg import cholesky_update, definite_cholesky, lower_times
 from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc import noise
-from pymc_kernel.mcmc.metropolis import checked_start, decided, metropolis_accept, robbins_monro_rate
+from pymc_kernel.mcmc.metropolis import LogDensity, checked_start, decided, metropolis_accept, robbins_monro_rate
 
 _ASYMMETRY = 1e-5  # of a given covariance, in units of its standard deviations
 
@@ -125,8 +124,8 @@ def learn_shape(mean, factor, position, iteration):
     return mean + gain * difference, new_factor
 
 
-def init(position, log_density: float, config: Config) -> State:
-    """Return the first state.
+def init(position, log_density: float, config) -> State:
+    """Return the first state of a walk with this configuration, or with that of ``kameleon``.
 
     Raises ``NonFiniteStartError`` where the position or its log density is not finite, ``ValueError`` where the
     covariance of the configuration has another size than the position.
@@ -150,7 +149,7 @@ def relocate(state, position, log_density: float):
     return state._replace(position=position, log_density=log_density)
 
 
-def probed(state, log_density: Callable[[np.ndarray], float]):
+def probed(state, log_density: LogDensity):
     """Return the state of any walk, after one evaluation to measure its noise if that is due."""
     if state.iteration < state.noise.next_probe:
         return state
@@ -158,9 +157,7 @@ def probed(state, log_density: Callable[[np.ndarray], float]):
     return state._replace(noise=noise.probe(state.noise, state.iteration, state.log_density, again))
 
 
-def step(
-    rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
-) -> tuple[State, Info]:
+def step(rng: np.random.Generator, state: State, log_density: LogDensity, config: Config) -> tuple[State, Info]:
     """Return the next state and what happened; one evaluation of ``log_density``, two to measure noise, and O(d^2).
 
     The transition with a fixed factor and scale leaves the target invariant: the proposal is symmetric, and

@@ -25,10 +25,11 @@ is enough: a short climb is made from every hill other than the highest.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+
+from pymc_kernel.mcmc.metropolis import LogDensity
 
 _TAIL_MASS = 0.025  # beyond an end of a 95 % interval
 _STANDARD_ERRORS = 2.0  # of the mass that draws have there: more missing mass is no chance
@@ -137,7 +138,7 @@ class OpenEnd(NamedTuple):
 
 
 def open_ends(
-    rng: np.random.Generator, draws: np.ndarray, log_densities: np.ndarray, log_density: Callable[[np.ndarray], float]
+    rng: np.random.Generator, draws: np.ndarray, log_densities: np.ndarray, log_density: LogDensity
 ) -> list[OpenEnd]:
     """Return the ends of the draws (chain, draw, d), in order, beyond which the exact density does not fall.
 
@@ -209,11 +210,7 @@ class KnownPlaces(NamedTuple):
 
 
 def other_hills(
-    places: KnownPlaces,
-    log_density: Callable[[np.ndarray], float],
-    scales: np.ndarray,
-    budget: int,
-    rng: np.random.Generator,
+    places: KnownPlaces, log_density: LogDensity, scales: np.ndarray, budget: int, rng: np.random.Generator
 ) -> KnownPlaces:
     """Return points (m, d) near the tops of hills other than that of the highest place; often there are none.
 
@@ -261,7 +258,7 @@ def missed(
     places: KnownPlaces,
     draws: np.ndarray,
     log_densities: np.ndarray,
-    log_density: Callable[[np.ndarray], float],
+    log_density: LogDensity,
     noise_sd: float = 0.0,
 ) -> np.ndarray | None:
     """Return the most likely of the places that a chain has missed, (d,), or None. O(m n d), some calls for each.

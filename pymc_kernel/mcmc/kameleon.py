@@ -15,7 +15,6 @@ Three departures from the text, none of which touches exactness:
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -138,8 +137,7 @@ class State(NamedTuple):
 
 def init(position, log_density: float, config: Config) -> State:
     """Return the first state; errors as in ``adaptive_metropolis.init``."""
-    settings = walk.Config(config.covariance, scale=config.scale, learn_scale=config.learn_scale, noisy=config.noisy)
-    first = walk.init(position, log_density, settings)
+    first = walk.init(position, log_density, config)
     d = first.position.size
     if not isinstance(config.kernel.length_scale, str):
         config.kernel.inverse_length_scale(d)
@@ -160,9 +158,7 @@ def with_fit(state: State, learned: LocalFit) -> State:
     return state._replace(fit=learned, whitened=whitened, local=local)
 
 
-def step(
-    rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
-) -> tuple[State, Info]:
+def step(rng: np.random.Generator, state: State, log_density: walk.LogDensity, config: Config) -> tuple[State, Info]:
     """Return the next state and what happened; one evaluation of ``log_density``, two to measure noise, and O(n d^2).
 
     The transition with everything learned held fixed leaves the target invariant.

@@ -22,7 +22,7 @@ are scheduled. After tuning every chain is a Markov chain of its own that leaves
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -139,9 +139,7 @@ def init(position, log_density: float, config: Config) -> State:
 # -- one draw -------------------------------------------------------------------------------------------
 
 
-def step(
-    rng: np.random.Generator, state: State, log_density: Callable[[np.ndarray], float], config: Config
-) -> tuple[State, Info]:
+def step(rng: np.random.Generator, state: State, log_density: walk.LogDensity, config: Config) -> tuple[State, Info]:
     """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
     With everything learned held fixed, each kind of move leaves the target invariant, and so does their mixture:
@@ -302,7 +300,7 @@ def stretches(num_dims: int, num_tune: int) -> list[int]:
     return np.diff([0, *(t + 1 for t in due), num_tune]).tolist()
 
 
-def run(rng: np.random.Generator, state: State, log_density: Callable, config: Config, num_draws: int, settle) -> State:
+def run(rng: np.random.Generator, state: State, log_density, config: Config, num_draws: int, settle) -> State:
     """Return the state of one chain after a stretch; its draws and evaluations are remembered.
 
     ``settle`` is called after every draw with whether its proposal was accepted.

@@ -1,6 +1,7 @@
 """What all Metropolis-Hastings transitions share: starts, acceptance, gains, a bounded record of the past."""
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -10,6 +11,8 @@ from pymc_kernel.linalg import definite_cholesky
 
 _LAST_FIT_SHARE = 0.9  # of tuning; in what is left the scale settles, and the moves of the last fit are measured
 _ENOUGH_FOR_SHAPE = 10  # positions for each dimension, from which on their own covariance is used
+
+type LogDensity = Callable[[np.ndarray], float]  # of a position (d,)
 
 
 def checked_start(position, log_density: float, size: int | None = None) -> tuple[np.ndarray, float]:

@@ -223,7 +223,8 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
     # From all draws since burn-in, as the walks' shapes still contain the burn-in from a far start.
-    draws, everything = bulk_of(states), bulk_of(states, 1.0)
+    draws = np.concatenate([recent(s.visited) for s in states])
+    everything = np.concatenate([recent(s.visited, 1.0) for s in states])
     shape = of_draws = shape_of(everything, joint_shape(states))
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
     places, values = rows[:, :-1], rows[:, -1]
@@ -247,11 +248,6 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
         return None
     fit = tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)
     return fit._replace(shape=of_draws, coordinates=coordinates)
-
-
-def bulk_of(states: Sequence, fraction: float = 2.0 / 3.0) -> np.ndarray:
-    """Return the latest ``fraction`` of the positions (n, d) that the chains have visited since their burn-in."""
-    return np.concatenate([recent(s.visited, fraction) for s in states])
 
 
 @one_blas_thread

@@ -9,9 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from pymc_kernel.kernels import RadialKernel
+from pymc_kernel.linalg import jittered_solve
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import KernelExpansion, radial_expansion, within_range
-from pymc_kernel.scores.score_matching import ScoreMatching, base_measure, checked_sample, regularized_solve
+from pymc_kernel.scores.score_matching import ScoreMatching, base_measure, checked_sample
 
 _BLOCK = 100_000  # second derivatives at a time: they stay in the second cache
 _ROWS = 256  # at a time, each of d^2 n numbers
@@ -157,7 +158,7 @@ class Full(ScoreMatching):
         products += ((weights[:, None] * base_score).T.ravel() @ gram).reshape(d, n)
         matrix = gram.copy()
         matrix[np.diag_indices_from(matrix)] += np.tile(self.regularization / weights, d)
-        beta = regularized_solve(matrix, products.ravel() / self.regularization).reshape(d, n).T
+        beta = jittered_solve(matrix, products.ravel() / self.regularization).reshape(d, n).T
         # d k(X_a, x) / d X_a,i = -2 phi' (x - X_a)_i / l_i^2.
         directions = beta - weights[:, None] * base_score / self.regularization
         directions = -2.0 * directions * kernel.inverse_length_scale(d)

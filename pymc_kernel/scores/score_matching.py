@@ -8,12 +8,11 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar, NamedTuple
 
 import numpy as np
-from scipy.linalg import cho_solve
 
 from pymc_kernel.kernels import Gaussian, Kernel, RadialKernel
 from pymc_kernel.kernels.families import random_fourier_features
 from pymc_kernel.kernels.points import as_points, as_weights, check_between, check_magnitude, check_whole
-from pymc_kernel.linalg import jittered_cholesky
+from pymc_kernel.linalg import jittered_solve
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import KernelExpansion, cosine_expansion, radial_expansion, within_range
 
@@ -23,17 +22,6 @@ def checked_sample(x, weights) -> tuple[np.ndarray, np.ndarray]:
     x = as_points(x, "x")
     check_magnitude(x, "x")
     return x, as_weights(weights, len(x))
-
-
-def regularized_solve(
-    curvature: np.ndarray, slope: np.ndarray, penalty: np.ndarray | None = None, strength: float = 0.0
-) -> np.ndarray:
-    """Return (C + strength R)^-1 b, R the ``penalty`` or the identity.
-
-    Where that is not positive definite in floating point, a multiple of the identity is added.
-    """
-    matrix = curvature + strength * (np.eye(len(curvature)) if penalty is None else penalty)
-    return cho_solve((jittered_cholesky(matrix), True), slope, check_finite=False)
 
 
 class BaseMeasure(NamedTuple):
@@ -124,8 +112,9 @@ class ScoreMatching:
         estimator, basis = self.prepare(x, rng)
         base = base_measure(self.base, x, weights)
         curvature, slope = estimator.system(x, weights, basis, base)
-        coefficients = regularized_solve(curvature, slope, estimator.penalty_matrix(basis), self.regularization)
-        return estimator.assemble(coefficients, basis, base)
+        penalty = estimator.penalty_matrix(basis)
+        curvature += self.regularization * (np.eye(len(curvature)) if penalty is None else penalty)
+        return estimator.assemble(jittered_solve(curvature, slope), basis, base)
 
     def prepare(self, x, rng=None):
         """Return the estimator with a numeric length scale, and its basis."""

@@ -102,11 +102,8 @@ def cross_validate(
             "points."
         )
     best = np.unravel_index(np.argmin(losses), losses.shape)
-    chosen = replace(
-        estimator,
-        kernel=replace(estimator.kernel, length_scale=float(length_scales[best[0]])),
-        regularization=float(regularizations[best[1]]),
-    )
+    kernel = replace(estimator.kernel, length_scale=float(length_scales[best[0]]))
+    chosen = replace(estimator, kernel=kernel, regularization=float(regularizations[best[1]]))
     return Validation(chosen, float(losses[best]), losses, length_scales, regularizations)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from scipy.linalg import cho_solve, solve_triangular
+from scipy.linalg import solve_triangular
 from scipy.linalg.lapack import dpotrf, dpotri, dpstrf
 from scipy.optimize import minimize
 from scipy.spatial.distance import cdist, pdist
@@ -16,7 +16,7 @@ from scipy.stats import chi2
 
 from pymc_kernel.kernels import RadialKernel
 from pymc_kernel.kernels.profiles import fill_derivatives, fill_profile
-from pymc_kernel.linalg import jittered_cholesky, pivoted_cholesky, squared_distances
+from pymc_kernel.linalg import jittered_solve, pivoted_cholesky, squared_distances
 
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 FEW_ITERATIONS = 8  # from each start, and from where the last search ended
@@ -182,8 +182,7 @@ class Regression:
         scaled = factor / np.sqrt(noise)[:, None]
         normal = scaled.T @ scaled
         normal[np.diag_indices_from(normal)] += 1.0
-        normal = jittered_cholesky(normal)
-        inner = cho_solve((normal, True), scaled.T @ (self.values / np.sqrt(noise)))
+        inner = jittered_solve(normal, scaled.T @ (self.values / np.sqrt(noise)))
         return pivots, solve_triangular(factor[pivots], inner, lower=True, trans=1)
 
     def compress(self, hyper, weights) -> tuple[np.ndarray, np.ndarray]:
@@ -209,7 +208,7 @@ class Regression:
         """Return the root mean square of leave-one-out residuals a_i / (K^-1)_ii, weighted by exp(-depth / 4)."""
         covariance = covariance_of(hyper, self.kernel, self.whitened, self.whitened)
         covariance[np.diag_indices_from(covariance)] += self._noise(hyper)
-        inverse = cho_solve((jittered_cholesky(covariance), True), np.eye(self.values.size))
+        inverse = jittered_solve(covariance, np.eye(self.values.size))
         residuals = (inverse @ self.values) / np.diag(inverse)
         return float(np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * self.depth))))
 

@@ -18,7 +18,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pymc_kernel.mcmc.local_proposal import LocalPlaces
 from pymc_kernel.smc.moves import Evaluated, Moves, Proposals
 
 
@@ -84,9 +83,7 @@ def propose(rng: np.random.Generator, moves: Moves, positions: np.ndarray, fitte
     stretches = zip(pairwise(fitted.edges), fitted.learned, strict=True)
     parts = [moves.propose(rng, positions[start:stop], learned) for (start, stop), learned in stretches]
     *arrays, places = zip(*parts, strict=True)
-    pairs = zip(*places, strict=True) if places[0] else ()
-    joined = tuple(LocalPlaces(*map(np.concatenate, zip(*ends, strict=True))) for ends in pairs)
-    return Proposals(*map(np.concatenate, arrays), joined or None)
+    return Proposals(*map(np.concatenate, arrays), places)
 
 
 def adapt(moves: Moves, fitted: Fitted, proposals: Proposals, accept_prob: np.ndarray) -> Fitted:
@@ -94,8 +91,6 @@ def adapt(moves: Moves, fitted: Fitted, proposals: Proposals, accept_prob: np.nd
 
     The scale is one number, and learning it from the particles that it moves has not measurably biased the evidence.
     """
-    learned = []
-    for (start, stop), one in zip(pairwise(fitted.edges), fitted.learned, strict=True):
-        own = proposals.places and tuple(LocalPlaces(*(a[start:stop] for a in place)) for place in proposals.places)
-        learned.append(moves.adapt(one, proposals._replace(places=own), accept_prob))
+    own = zip(fitted.learned, proposals.places, strict=True)
+    learned = [moves.adapt(one, proposals._replace(places=places), accept_prob) for one, places in own]
     return fitted._replace(learned=tuple(learned))

@@ -8,7 +8,6 @@ of the evidence, for a likelihood that is estimated, too.
 """
 
 import math
-from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -18,7 +17,7 @@ from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
 from pymc_kernel.mcmc import conditionally_normal
 from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal
 from pymc_kernel.smc.differences import fit_mixture
-from pymc_kernel.smc.moves import Evaluated
+from pymc_kernel.smc.moves import Evaluate, Evaluated
 from pymc_kernel.smc.weights import effective_share, impossible_as_zero, log_mean_exp
 
 _ENOUGH = 0.5  # effective share of draws: no other proposal could do more than double it
@@ -54,11 +53,7 @@ def _share_by_particles(log_weights):
 
 
 def draw(
-    rng: np.random.Generator,
-    particles: Evaluated,
-    evaluated: Evaluated,
-    evaluate: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]],
-    size: int,
+    rng: np.random.Generator, particles: Evaluated, evaluated: Evaluated, evaluate: Evaluate, size: int
 ) -> tuple[Evaluated, np.ndarray, float]:
     """Return draws (size, ...) around particles of a posterior, their log weights (size,), and their effective number.
 

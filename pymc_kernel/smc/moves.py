@@ -6,6 +6,7 @@ acceptance rate. What is learned is an immutable value that the caller keeps.
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -41,13 +42,17 @@ class Evaluated(NamedTuple):
         return impossible_as_zero(total)
 
 
+#: Positions (n, d) to both parts of their log density.
+Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+
+
 class Proposals(NamedTuple):
     """A proposed position for every particle."""
 
     positions: np.ndarray  # (n, d)
     log_ratio: np.ndarray  # (n,), log q(x | y) - log q(y | x)
     is_exploring: np.ndarray  # (n,), bool: by the random walk
-    places: tuple[LocalPlaces, LocalPlaces] | None = None  # before and proposed, with local covariances; of Kameleon
+    places: tuple | None = None  # of Kameleon: before and proposed, with local covariances; of folds: one each
 
 
 class Shape(NamedTuple):

@@ -199,26 +199,24 @@ def _resampled(rng, positions, log_weights, size):
 
 
 def _score(rng, state, weights, factor, config):
-    """Return a function from positions (n, d) to scores, None where there is none or it cannot be learned."""
+    """Return a function from positions (n, d) to scores; to zeros without a drift, or where it cannot be learned."""
     if config.drift != "kernel":
-        return config.drift if callable(config.drift) else None
+        return config.drift if callable(config.drift) else np.zeros_like
     kept = np.flatnonzero(weights > 1e-3 / weights.size)
     if kept.size < 5 * state.positions.shape[1] + 10:
-        return None
+        return np.zeros_like
     # In whitened coordinates one length scale serves all directions.
     mean = weights @ state.positions
     whitened = whiten(state.positions[kept], mean, factor)
     try:
         fitted = config.surrogate.fit(whitened, weights[kept], rng=rng)
     except (ValueError, np.linalg.LinAlgError):
-        return None
+        return np.zeros_like
     return lambda x: solve_triangular(factor, fitted.score(whiten(x, mean, factor)).T, lower=True, trans=1).T
 
 
 def _drift(particles, score_of, factor, drift_size):
     """Return delta Sigma grad f at the particles, cut to two standard deviations of the weighted draws."""
-    if score_of is None:
-        return np.zeros_like(particles)
     score = np.asarray(score_of(particles))
     along = drift_size * np.where(np.isfinite(score), score, 0.0) @ factor
     length = np.sqrt((along**2).sum(axis=1, keepdims=True))

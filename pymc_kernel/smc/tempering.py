@@ -7,7 +7,6 @@ they made neither draws nor evidence better, see ``benchmarks.ablations``.
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -17,10 +16,9 @@ from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.mcmc.surrogate_fit import NUM_EVALUATED
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import folds, importance
-from pymc_kernel.smc.moves import Evaluated, Hamiltonian, Moves, largest_correlation
+from pymc_kernel.smc.moves import Evaluate, Evaluated, Hamiltonian, Moves, largest_correlation
 from pymc_kernel.smc.weights import log_mean_exp, next_temperature, normalized, resample
 
-Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 _FEWEST_AT_MOST = 20  # default of ``max_moves`` in few dimensions
 # Moves a stage and dimension. One move of a random walk at its best scale leaves a correlation of 1 - .66 / d (Roberts,
 # Gelman and Gilks 1997), so that three a dimension leave a seventh.
@@ -124,8 +122,7 @@ def choose_temperature(state: State, config: Config) -> tuple[float, np.ndarray,
         target = next_temperature(state.particles.log_likelihood, state.inverse_temperature, config.threshold)
     else:
         target = config.schedule[state.stage]
-    with np.errstate(invalid="ignore"):
-        increments = (target - state.inverse_temperature) * state.particles.log_likelihood
+    increments = (target - state.inverse_temperature) * state.particles.log_likelihood
     increments = np.where(np.isnan(increments), -np.inf, increments)
     return target, normalized(increments), log_mean_exp(increments)
 

@@ -43,11 +43,9 @@ def normalized(log_weights: np.ndarray) -> np.ndarray:
         Where all log weights are -inf, or one is NaN or +inf.
     """
     log_weights = _checked(log_weights, "log_weights")
-    largest = log_weights.max()
-    if largest == -np.inf:
+    if log_weights.max() == -np.inf:
         raise ValueError(
-            f"the largest of {log_weights.size} log_weights is {largest}: no particle has a finite weight to go on "
-            "from."
+            f"the largest of {log_weights.size} log_weights is -inf: no particle has a finite weight to go on from."
         )
     return softmax(log_weights)
 
