@@ -47,7 +47,7 @@ class _OneBlasThread(ContextDecorator):
 
     def leave(self):
         """Restore the thread counts in a child process that was forked inside of such a block, and leave the block."""
-        _restore(self._before + getattr(self._here, "before", []))
+        _set_num_threads(self._before + getattr(self._here, "before", []))
         self._begin()
 
     def _begin(self):
@@ -71,34 +71,29 @@ class _OneBlasThread(ContextDecorator):
     def __exit__(self, *exception):
         self._here.depth -= 1
         if self._here.depth == 0:
-            _restore(self._here.__dict__.pop("before"))
+            _set_num_threads(self._here.__dict__.pop("before"))
             with self._lock:
                 self._num_inside -= 1
                 if self._num_inside == 0:
                     before, self._before = self._before, []
-                    _restore(before)
+                    _set_num_threads(before)
         return False
 
 
 def _limit(libraries):
     """Set libraries to one thread; return those that had more, with their former numbers."""
     before = [(library, library.num_threads) for library in libraries if library.num_threads != 1]
-    for library, _ in before:
-        _set_num_threads(library, 1)
+    _set_num_threads([(library, 1) for library, _ in before])
     return before
 
 
-def _restore(before):
-    for library, count in before:
-        _set_num_threads(library, count)
-
-
-def _set_num_threads(library, count):
-    # In threadpoolctl only the thread that first set the number can change it; calls by others fail silently.
-    clear = getattr(library, "clear_controlling_thread", lambda force: None)
-    clear(force=True)
-    library.set_num_threads(count)
-    clear(force=True)
+def _set_num_threads(counts):
+    for library, count in counts:
+        # In threadpoolctl only the thread that first set the number can change it; calls by others fail silently.
+        clear = getattr(library, "clear_controlling_thread", lambda force: None)
+        clear(force=True)
+        library.set_num_threads(count)
+        clear(force=True)
 
 
 #: A context, ``with one_blas_thread:``, and a decorator, ``@one_blas_thread``: BLAS works with one thread inside, and

@@ -132,12 +132,10 @@ def init(position, log_density: float, config) -> State:
     """
     position, log_density = checked_start(position, log_density)
     d = position.size
-    if config.covariance is None:
-        factor = np.eye(d)
-    elif config.covariance.shape != (d, d):
-        raise ValueError(f"covariance has shape {config.covariance.shape}, but there are {d} dimensions.")
-    else:
-        factor = np.linalg.cholesky(config.covariance)
+    covariance = np.eye(d) if config.covariance is None else config.covariance
+    if covariance.shape != (d, d):
+        raise ValueError(f"covariance has shape {covariance.shape}, but there are {d} dimensions.")
+    factor = np.linalg.cholesky(covariance)
     scale = optimal_scale(d) if config.scale is None else config.scale
     known = noise.unmeasured(config.noisy, config.learn_scale)
     return State(position, log_density, position.copy(), factor, math.log(scale), 0, known, 0)

@@ -220,7 +220,7 @@ def other_hills(
     """
     order = np.argsort(-np.where(np.isfinite(places.log_densities), places.log_densities, -np.inf))
     order = order[np.isfinite(places.log_densities[order])].tolist()
-    hills, tops, levels = order[:1], [], []
+    hills, climbs = order[:1], []
     length = _CLIMB_EVALUATIONS * places.positions.shape[1]
     for i in order[1:]:
         if budget < length + len(hills):
@@ -235,9 +235,8 @@ def other_hills(
         else:
             hills.append(i)
             budget -= length
-            top, height = _climb(position, level, log_density, scales, length, rng)
-            tops.append(top)
-            levels.append(height)
+            climbs.append(_climb(position, level, log_density, scales, length, rng))
+    tops, levels = [top for top, _ in climbs], [level for _, level in climbs]
     return KnownPlaces(np.reshape(tops, (len(tops), len(scales))), np.array(levels))
 
 

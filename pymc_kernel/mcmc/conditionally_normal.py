@@ -172,15 +172,19 @@ def fitted(
     def score_of(*features):  # of what a quadratic leaves
         return _least_squares(_without(basis, weights * np.concatenate(features, axis=1)), left)[0]
 
-    # First with squares of the others alone, which for a driver are nearly of its first or second degree.
-    columns, powers = (range(d), _POWERS) if start is None else ([start.driver], [start.scaling.power])
+    drivers, powers = (range(d), _POWERS) if start is None else ([start.driver], [start.scaling.power])
     correlations, of_quadratic, fits, found = np.corrcoef(draws.T), _least_squares(plain, targets)[0], [], []
-    terms = [_Terms.of(scaled, column, correlations) for column in columns]
-    terms.sort(key=lambda term: score_of(term.own, term.w**2 * term.u, term.w**2 * term.u**2))
-    for term in terms[:_LIKELY]:
-        regression = _Regression(scaled, term.driver, weights, targets)
-        scalings = _scalings(term, score_of, ends[:, term.driver], powers)
-        fits += [(regression.fit(scaling)[0], scaling, term.driver, regression) for scaling in scalings]
+    terms = {driver: _terms(scaled, driver, correlations) for driver in drivers}
+
+    def first_score(driver):
+        # With squares of the others alone, which for a driver are nearly of its first or second degree.
+        u, w, own = terms[driver]
+        return score_of(own, w**2 * u, w**2 * u**2)
+
+    for driver in sorted(drivers, key=first_score)[:_LIKELY]:
+        regression = _Regression(scaled, driver, weights, targets)
+        scalings = _scalings(*terms[driver], score_of, ends[:, driver], powers)
+        fits += [(regression.fit(scaling)[0], scaling, driver, regression) for scaling in scalings]
     for power in powers:
         likely = [fit for fit in fits if fit[1].power == power]
         _, scaling, driver, regression = min(likely, key=lambda fit: fit[0])
@@ -201,24 +205,18 @@ def _gain(found, draws):
     return (log_det + found.scaling.log_base(u)).mean() - 0.5 * (after - before)
 
 
-class _Terms(NamedTuple):
-    """What a quadratic lacks if a column is the driver."""
+def _terms(scaled, driver, correlations):
+    """Return what a quadratic lacks if a column of places (m, d) in units of the draws is the driver.
 
-    driver: int
-    u: np.ndarray  # (m, 1)
-    w: np.ndarray  # (m, d - 1) the others, uncorrelated
-    own: np.ndarray  # features of the driver's density, and of bananas
-
-    @classmethod
-    def of(cls, scaled, driver, correlations):
-        """Return those of places (m, d) in units of the draws."""
-        others = np.delete(np.arange(scaled.shape[1]), driver)
-        u = scaled[:, driver, None]
-        w = whiten(scaled[:, others], 0.0, np.linalg.cholesky(correlations[np.ix_(others, others)]))
-        return cls(driver, u, w, np.concatenate([u**3, u**4, w * u**2], axis=1))
+    These are u (m, 1), the others (m, d - 1) uncorrelated, and features of the driver's density and of bananas.
+    """
+    others = np.delete(np.arange(scaled.shape[1]), driver)
+    u = scaled[:, driver, None]
+    w = whiten(scaled[:, others], 0.0, np.linalg.cholesky(correlations[np.ix_(others, others)]))
+    return u, w, np.concatenate([u**3, u**4, w * u**2], axis=1)
 
 
-def _scalings(term, score_of, ends, powers):
+def _scalings(u, w, own, score_of, ends, powers):
     """Return the scaling of each power that explains most beside a driver."""
 
     def scaling_of(log_rate, sign, power):
@@ -228,8 +226,8 @@ def _scalings(term, score_of, ends, powers):
         return Scaling(sign * rate, power)
 
     def score(log_rate, sign, power):
-        e = scaling_of(log_rate, sign, power).at(term.u[:, 0])
-        return score_of(term.own, e, term.w * e, term.w**2 * e)
+        e = scaling_of(log_rate, sign, power).at(u[:, 0])
+        return score_of(own, e, w * e, w**2 * e)
 
     found = []
     for power in powers:
@@ -254,12 +252,10 @@ class _Regression:
 
     def features(self, scaling):
         """Return what a scaling adds to the steady ones."""
-        is_new = np.ones(self.scaled_by_e.shape[1])
+        new = self.scaled_by_e * scaling.at(self.u)
         if scaling.power > 0:
-            is_new[: 1 + self.num_others] = 0.0  # steady ones have the same
-        return np.concatenate(
-            [is_new * self.scaled_by_e * scaling.at(self.u), scaling.log_base(self.u)[:, None]], axis=1
-        )
+            new[:, : 1 + self.num_others] = 0.0  # steady ones have the same
+        return np.concatenate([new, scaling.log_base(self.u)[:, None]], axis=1)
 
     def fit(self, scaling, *more):
         """Return the criterion, and the coefficients of what is not steady."""

@@ -241,11 +241,8 @@ def _learn_shape(state, info, config):
     if info.move == WALK:
         log_scale = walk.learn_scale(shape, info.accept_prob, config.target_accept)
         shape = shape._replace(log_scale=log_scale, iteration=shape.iteration + 1)
-    return state._replace(
-        walk=shape._replace(mean=mean, factor=factor),
-        visited=append(state.visited, state.position),
-        num_learned=state.num_learned + 1,
-    )
+    shape, visited = shape._replace(mean=mean, factor=factor), append(state.visited, state.position)
+    return state._replace(walk=shape, visited=visited, num_learned=state.num_learned + 1)
 
 
 def _burn_in_draw(state, info, config):
@@ -255,8 +252,7 @@ def _burn_in_draw(state, info, config):
     if info.move == WALK:
         error = info.accept_prob - noise.target_of(config.target_accept, past.noise)
         arrival, log_scale = burn_in.learn_scale(arrival, log_scale, error, config.noisy)
-    walk_now = past._replace(mean=state.position, log_scale=log_scale)
-    state = state._replace(walk=walk_now, visited=append(state.visited, state.position), arrival=arrival)
+    state = state._replace(walk=past._replace(mean=state.position, log_scale=log_scale), arrival=arrival)
     is_late = state.iteration >= burn_in.longest(state.position.size)
     return _end_burn_in(state) if is_late or burn_in.has_arrived(arrival) else state
 
@@ -267,8 +263,7 @@ def _end_burn_in(state):
     # From now on the factor is that of the posterior's covariance, of which the best steps are a known multiple.
     size = math.exp(past.log_scale) / best
     shape = past._replace(mean=state.position, factor=size * past.factor, log_scale=math.log(best), iteration=0)
-    visited = append(empty_history(_NUM_VISITED, state.position.size), state.position)
-    return state._replace(walk=shape, visited=visited, arrival=None)
+    return state._replace(walk=shape, visited=append(state.visited, state.position), arrival=None)
 
 
 def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:

@@ -162,7 +162,6 @@ def fit(points: np.ndarray, mean: np.ndarray, factor: np.ndarray, config, rng: n
     The points are the draws of a chain, many of them repeated: repeated points count repeatedly as a sample of the
     target, but once for the median heuristic. Raises ``ValueError`` where all coincide: no length scale exists then.
     """
-    points = np.asarray(points, dtype=float)
     n, d = points.shape
     unit = 1.0
     if not config.whiten:

@@ -176,7 +176,7 @@ class CautiousRounds:
         region = state.proposals[-1].region
         inside = np.ones(len(whole), dtype=bool) if region is None else region.log_penalty(parameters) >= 0.0
         near = whole & inside
-        self._check_enough(near, parameters.shape[1])
+        _check_enough(near, parameters.shape[1])
         is_last = len(parameters) >= self.num_simulations
         if is_last and (whole & ~near).any():
             newest = np.arange(len(near)) >= len(near) - len(new_parameters)
@@ -184,12 +184,11 @@ class CautiousRounds:
                 # The region is kept even so: a fit to few simulations far out says nothing about places beyond it.
                 near = whole
         fit = self.estimator.fit(parameters[near], summaries[near], rng)
-        learn_chance = self.estimator.fit_chance
-        success = learn_chance(parameters, whole, rng)
-        likelihood, folds = LocalLikelihood(fit, state.observed, region, success), []
+        learn = self.estimator.fit_chance
+        likelihood, folds = LocalLikelihood(fit, state.observed, region, learn(parameters, whole, rng)), []
         if is_last:
             folds = list(self.estimator.fit_folds(fit, parameters[near], summaries[near], rng))
-            likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, learn_chance, rng)
+            likelihood, folds = choose_match(likelihood, folds, parameters, summaries, near, learn, rng)
         draws = sample_particles(rng, state.prior, likelihood, self.num_particles)
         change = np.nan if state.draws is None else divergence(state.draws, state.likelihood, draws, likelihood)
         place = fit.place_of(state.observed, draws.positions, rng)
@@ -197,12 +196,11 @@ class CautiousRounds:
         counts = len(new_parameters), int((~np.isfinite(new_summaries).all(axis=1)).sum()), int(near.sum())
         report = Round(*counts, state.proposals[-1].power, state.effective, change, place, coverage, draws.correlation)
         state = state._replace(parameters=parameters, summaries=summaries, near=near, likelihood=likelihood)
-        state = state._replace(draws=draws, rounds=(*state.rounds, report), is_finished=is_last)
-        if not folds:
-            return state
-        log_weights = -log_mixture_ratio(state, parameters[near])
-        checks = checked(likelihood, folds, parameters[near], summaries[near], log_weights, draws, rng)
-        return state._replace(checks=checks)
+        if folds:
+            log_weights = -log_mixture_ratio(state, parameters[near])
+            checks = checked(likelihood, folds, parameters[near], summaries[near], log_weights, draws, rng)
+            state = state._replace(checks=checks)
+        return state._replace(draws=draws, rounds=(*state.rounds, report), is_finished=is_last)
 
     @one_blas_thread
     def refits(self, rng: np.random.Generator, state: State, number: int) -> list[LocalLikelihood]:
@@ -242,8 +240,7 @@ class CautiousRounds:
         """
         latest = np.flatnonzero(near & newest)
         cases = rng.permutation(latest)[: max(len(latest) // 3, 1)]
-        is_kept = np.ones(len(near), dtype=bool)
-        is_kept[cases] = False
+        is_kept = ~np.isin(np.arange(len(near)), cases)
         scores = []
         for chosen in (near & is_kept, whole & is_kept):
             fit = self.estimator.fit(parameters[chosen], summaries[chosen], rng)
@@ -252,16 +249,15 @@ class CautiousRounds:
             gain = np.nan_to_num(scores[1] - scores[0], nan=0.0)
         return float(np.clip(gain, -MOST_OF_A_CASE, MOST_OF_A_CASE).mean()) > 0.0
 
-    @staticmethod
-    def _check_enough(near, num_dims):
-        if near.sum() < 2 * (num_dims + 2):
-            advice = (
-                "take more, or fewer rounds."
-                if near.all()
-                else "most have NaN or infinite numbers. Take more simulations, or a prior under which the simulator "
-                "works."
-            )
-            raise ValueError(f"only {near.sum()} simulations can be learned from, of {num_dims} parameters: {advice}")
+
+def _check_enough(near, num_dims):
+    if near.sum() < 2 * (num_dims + 2):
+        advice = (
+            "take more, or fewer rounds."
+            if near.all()
+            else "most have NaN or infinite numbers. Take more simulations, or a prior under which the simulator works."
+        )
+        raise ValueError(f"only {near.sum()} simulations can be learned from, of {num_dims} parameters: {advice}")
 
 
 def choose_power(state: State) -> tuple[float, float]:

@@ -74,11 +74,10 @@ def simulated_ranks(parameters, summaries, observed, folds, rng, log_weights=Non
     n = len(parameters)
     log_weights = np.zeros(n) if log_weights is None else log_weights
     places = rng.permutation(n)[:_MAX_PLACES]
-    is_case = np.zeros(n, dtype=bool)
-    is_case[rng.permutation(n)[:_MAX_CASES]] = True
+    candidates = rng.permutation(n)[:_MAX_CASES]
     ranks, alike, chosen = [np.empty((0, parameters.shape[1]))], [np.empty(0)], [np.empty(0, int)]
     for rows, fit in folds:
-        cases = rows[is_case[rows]]
+        cases = rows[np.isin(rows, candidates)]
         if not len(cases):
             continue
         values = fit.log_densities(parameters[places], summaries[cases])

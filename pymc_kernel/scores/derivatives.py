@@ -156,9 +156,8 @@ class Full(ScoreMatching):
         # Products of xi with the derivative functions: mean over a of sum_i d_i^2 d_j' k + s_i d_i d_j' k.
         products = -(weights @ laplacian_gradients(kernel, x, x))
         products += ((weights[:, None] * base_score).T.ravel() @ gram).reshape(d, n)
-        matrix = gram.copy()
-        matrix[np.diag_indices_from(matrix)] += np.tile(self.regularization / weights, d)
-        beta = jittered_solve(matrix, products.ravel() / self.regularization).reshape(d, n).T
+        gram[np.diag_indices_from(gram)] += np.tile(self.regularization / weights, d)
+        beta = jittered_solve(gram, products.ravel() / self.regularization).reshape(d, n).T
         # d k(X_a, x) / d X_a,i = -2 phi' (x - X_a)_i / l_i^2.
         directions = beta - weights[:, None] * base_score / self.regularization
         directions = -2.0 * directions * kernel.inverse_length_scale(d)

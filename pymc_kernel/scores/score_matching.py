@@ -159,9 +159,8 @@ class Finite(ScoreMatching):
     num_features: int = 300
 
     def draw_basis(self, x, rng):
-        """Return frequencies and phases of random features."""
-        features = random_fourier_features(self.kernel, self.num_features, x.shape[1], rng)
-        return features.frequencies, features.phases
+        """Return random features."""
+        return random_fourier_features(self.kernel, self.num_features, x.shape[1], rng)
 
     def limited(self, size: int, num_dims: int):
         """Return the estimator with ``size`` coefficients at most, in any number of dimensions."""
@@ -169,7 +168,7 @@ class Finite(ScoreMatching):
 
     def system(self, x, weights, basis, base):
         """Return C (m, m) and b (m,). With S = sin(x W' + p), C = 2 / m (W W') o (S' diag(w) S)."""
-        frequencies, phases = basis
+        frequencies, phases = basis.frequencies, basis.phases
         angles = x @ frequencies.T + phases
         sines = np.sin(angles)
         scale = np.sqrt(2.0 / len(phases))
@@ -180,10 +179,9 @@ class Finite(ScoreMatching):
 
     def assemble(self, theta, basis, base) -> KernelExpansion:
         """Return the surrogate with these coefficients."""
-        frequencies, phases = basis
-        scale = np.sqrt(2.0 / len(phases))
-        phases = phases + frequencies @ base.center
-        return KernelExpansion(cosine_expansion(frequencies, phases, scale * theta, **base._asdict()))
+        phases = basis.phases + basis.frequencies @ base.center
+        coefficients = np.sqrt(2.0 / len(phases)) * theta
+        return KernelExpansion(cosine_expansion(basis.frequencies, phases, coefficients, **base._asdict()))
 
 
 @dataclass(frozen=True)

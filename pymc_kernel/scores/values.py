@@ -131,8 +131,9 @@ class Values:
         if values.shape != (n,):
             raise ValueError(f"values must have shape ({n},), one per point, got {values.shape}.")
         # A quadratic with more coefficients than ``learn_points`` is fitted by itself first.
-        needs_trend = not noisy and _num_coefficients(d) > self.learn_points
-        fewest_for_trend = _num_coefficients(d) + 2 * d
+        num_coefficients = (d + 1) * (d + 2) // 2
+        needs_trend = not noisy and num_coefficients > self.learn_points
+        fewest_for_trend = num_coefficients + 2 * d
         kept = self._usable(points, values, fewest_for_trend if needs_trend else _LEAST_POINTS + 5 * d)
         rng = np.random.default_rng(0) if rng is None else rng
         # Far from the mode the best points differ by more than the window; dividing by it makes this case like others.
@@ -168,22 +169,14 @@ class Values:
     def _usable(self, points, values, num_wanted):
         num_dims = points.shape[1]
         finite = np.isfinite(values) & np.isfinite(points).all(axis=1)
-        if finite.any():
-            # During burn-in from a far start the density grows fast, and few points are within the window.
-            least = min(int(finite.sum()), num_wanted)
-            level = np.sort(values[finite])[-least]
-            finite &= values >= min(level, values[finite].max() - window_of(num_dims))
         if finite.sum() < num_dims + 3:
             raise ValueError(
                 f"only {finite.sum()} of {values.size} points have a finite log density; at least "
                 f"{num_dims + 3} are needed in {num_dims} dimensions."
             )
-        return np.flatnonzero(finite)
-
-
-def _num_coefficients(num_dims: int) -> int:
-    """Return how many coefficients a quadratic has."""
-    return (num_dims + 1) * (num_dims + 2) // 2
+        # During burn-in from a far start the density grows fast, and few points are within the window.
+        level = np.sort(values[finite])[-min(int(finite.sum()), num_wanted)]
+        return np.flatnonzero(finite & (values >= min(level, values[finite].max() - window_of(num_dims))))
 
 
 def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

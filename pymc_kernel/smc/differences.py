@@ -96,5 +96,4 @@ class Differences(Scaled):
         if learned.is_anew:
             return learned._replace(is_anew=False)
         rate = 2.0 * (1.0 + learned.num_adapted) ** -0.5
-        learned = learned._replace(is_anew=True)
-        return following(learned, accept_prob, _TARGET_ACCEPT, rate, _LARGEST_LOG_SCALE)
+        return following(learned._replace(is_anew=True), accept_prob, _TARGET_ACCEPT, rate, _LARGEST_LOG_SCALE)

@@ -188,8 +188,7 @@ class Kameleon(Scaled):
         gamma, nu = self.config.widths(math.exp(learned.log_scale) * learned.local.unit)
         before = _where(positions, learned)
         proposed, log_ratio = propose_all(before, learned.local, gamma, nu, rng.standard_normal(positions.shape))
-        is_exploring = np.ones(len(positions), dtype=bool)
-        return Proposals(proposed.positions, log_ratio, is_exploring, places=(before, proposed))
+        return Proposals(proposed.positions, log_ratio, np.ones(len(positions), dtype=bool), places=(before, proposed))
 
     def adapt(self, learned: KameleonFit, proposals: Proposals, accept_prob: np.ndarray) -> KameleonFit:
         """Return the proposal with the scale moved by the mean acceptance."""

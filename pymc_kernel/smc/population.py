@@ -106,8 +106,7 @@ def init(rng: np.random.Generator, positions: np.ndarray, log_weights: np.ndarra
     n = len(positions)
     if log_weights.shape != (n,):
         raise ValueError(f"log_weights must have shape ({n},), got {log_weights.shape}.")
-    shares = np.full(len(_SCALES), 1.0 / len(_SCALES))
-    return State(positions, log_weights, _resampled(rng, positions, log_weights, n), shares)
+    return _resampled(rng, positions, log_weights, n, np.full(len(_SCALES), 1.0 / len(_SCALES)))
 
 
 @one_blas_thread
@@ -116,8 +115,7 @@ def forget(rng: np.random.Generator, state: State, size: int) -> State:
     positions, log_weights = state.positions[size:], state.log_weights[size:]
     if not (log_weights > -np.inf).any():
         raise ValueError("the density is zero at all draws around the start: begin nearer to the posterior.")
-    particles = _resampled(rng, positions, log_weights, len(state.particles))
-    return State(positions, log_weights, particles, state.shares)
+    return _resampled(rng, positions, log_weights, len(state.particles), state.shares)
 
 
 def _shape(positions, weights):
@@ -180,7 +178,7 @@ def step(
     positions = np.concatenate([state.positions, positions])
     log_weights = np.concatenate([state.log_weights, log_weights])
     # Ancestors come from all draws so far, which have weights for the same target.
-    return State(positions, log_weights, _resampled(rng, positions, log_weights, n), shares), info
+    return _resampled(rng, positions, log_weights, n, shares), info
 
 
 def _tempered(log_weights, num_particles):
@@ -194,8 +192,9 @@ def _tempered(log_weights, num_particles):
     return normalized(next_temperature(log_weights, 0.0, wanted) * log_weights)
 
 
-def _resampled(rng, positions, log_weights, size):
-    return positions[resample(rng, _tempered(log_weights, size), size)]
+def _resampled(rng, positions, log_weights, size, shares):
+    """Return the state of all draws so far, with particles resampled from them."""
+    return State(positions, log_weights, positions[resample(rng, _tempered(log_weights, size), size)], shares)
 
 
 def _score(rng, state, weights, factor, config):

@@ -137,7 +137,6 @@ def _move(rng, particles, ancestors, evaluate, inverse_temperature, state, confi
     first = folds.split(len(ancestors), config.num_folds) if state.learned is None else state.learned.edges
     edges = folds.descend(first, ancestors, config.num_folds)
     learned = folds.fit(rng, moves, particles, state.evaluated, inverse_temperature, state.learned, edges)
-    n = len(particles.positions)
     density = particles.log_density(inverse_temperature)
     current = Evaluated(*(a.copy() for a in particles))
     evaluations, rates, surrogate_rates = [state.evaluated], [], []
@@ -148,7 +147,7 @@ def _move(rng, particles, ancestors, evaluate, inverse_temperature, state, confi
         with np.errstate(invalid="ignore"):
             gain = new_density - density + proposals.log_ratio
         probability = np.where(gain < np.inf, np.exp(np.minimum(gain, 0.0)), 0.0)
-        accepted = rng.random(n) < probability
+        accepted = rng.random(len(probability)) < probability
         for old, new in zip((*current, density), (*proposed, new_density), strict=True):
             old[accepted] = new[accepted]
         learned = folds.adapt(moves, learned, proposals, probability)

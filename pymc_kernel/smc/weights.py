@@ -84,10 +84,9 @@ def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wan
             f"the likelihood of all {log_likelihood.size} particles is zero, log_likelihood is -inf: take more "
             "particles, a prior that is nearer to the data, or for an estimated likelihood more replicates."
         )
-    living = log_likelihood[alive]
 
     def share(step):
-        return effective_share(step * living)
+        return effective_share(step * log_likelihood[alive])
 
     low, high = 0.0, 1.0 - inverse_temperature
     if share(high) >= _LAST_STAGE_SHARE * wanted_share:
