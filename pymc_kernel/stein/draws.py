@@ -122,8 +122,7 @@ def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
     scores = scores * spread
     if how == "straighten":
         straight, scores = straighten(centered, scores)
-        is_same = straight is centered
-        straight, scores = _whitened(straight, scores) if is_same else standardize(straight, scores, "whiten")
+        straight, scores = standardize(straight, scores, "whiten")
         margins, pulled = normal_margins(straight, scores)
         return (straight, scores) if margins is straight else standardize(margins, pulled, "scale")
     return (centered, scores) if how == "scale" else _whitened(centered, scores)

@@ -249,11 +249,12 @@ def quadratic_forms(stein: tiles.Stein, signs: np.ndarray, weights: np.ndarray |
             b = tiles.from_both_ends(turn, num_blocks)
             rows = slice(b * _ROWS, min((b + 1) * _ROWS, n))
             height = rows.stop - rows.start
+            some = stein._replace(points=stein.points[rows], scores=stein.scores[rows])
             product = np.zeros((height, num_signs))
             for first in range(rows.start, n, _COLUMNS):
                 columns = slice(first, min(first + _COLUMNS, n))
                 part = buffer[: height * (columns.stop - first)].reshape(height, -1)
-                tiles.fill_here(stein, rows, first // tiles.TILE, part)
+                tiles.fill_rows(some, first // tiles.TILE, 0, height, part)
                 if first == rows.start:
                     part[:, :height] *= 0.5  # the diagonal block holds both halves
                 product += part @ (weights[columns, None] * signs[columns])

@@ -147,7 +147,8 @@ def write_block(stein, start, stop, t, out):
 
 
 @compiled_sums
-def _fill(stein, first_tile, start, stop, out):
+def fill_rows(stein, first_tile, start, stop, out):
+    """As :func:`fill`, of rows from ``start`` to ``stop``, in this thread alone."""
     block, width = np.empty((stop - start, TILE)), out.shape[1]
     for done in range(0, width, TILE):
         write_block(stein, start, stop, first_tile + done // TILE, block)
@@ -156,17 +157,11 @@ def _fill(stein, first_tile, start, stop, out):
                 out[i, done + j] = stein.factor * block[i - start, j]
 
 
-def fill_here(stein: Stein, rows: slice, first_tile: int, out: np.ndarray) -> None:
-    """As :func:`fill`, in this thread alone."""
-    part = stein._replace(points=stein.points[rows], scores=stein.scores[rows])
-    _fill(part, first_tile, 0, len(part.points), out)
-
-
 def fill(stein: Stein, rows: slice | np.ndarray, first_tile: int, out: np.ndarray) -> np.ndarray:
     """Write the Stein kernel of some rows and the columns from ``first_tile * TILE`` on into ``out``; on all cores."""
     part = stein._replace(points=stein.points[rows], scores=stein.scores[rows])
     n, d = part.points.shape
-    over_row_blocks(lambda start, stop: _fill(part, first_tile, start, stop, out), n, out.shape[1] * d)
+    over_row_blocks(lambda start, stop: fill_rows(part, first_tile, start, stop, out), n, out.shape[1] * d)
     return out
 
 

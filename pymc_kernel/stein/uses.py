@@ -2,6 +2,7 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -18,8 +19,8 @@ _FOLDS = 5  # a fifth held out; the fits are five for each ridge
 
 
 @tiles.compiled_sums
-def _advance(stein, last, start, stop, objective):
-    """Add h(x_last, .) to the objective (tiles, TILE) of some tiles; return where it is smallest, and how small."""
+def _advance(stein, objective, last, start, stop):
+    """Add h(x_last, .) to the objective (tiles, TILE) of some tiles; return how small it is at the least, and where."""
     best, smallest, block = -1, np.inf, np.empty((1, tiles.TILE))
     for t in range(start, stop):
         row = objective[t]
@@ -29,7 +30,7 @@ def _advance(stein, last, start, stop, objective):
         least = row.min()  # in vector registers, unlike the search for the place
         if least < smallest:
             best, smallest = t * tiles.TILE + row.argmin(), least
-    return best, smallest
+    return smallest, best
 
 
 @one_blas_thread
@@ -74,11 +75,7 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
     with ThreadPoolExecutor(threads) as pool:
         each = map if threads == 1 else pool.map  # eight times as fast for a thousand draws as by a pool
         for m in range(len(chosen)):
-
-            def advance(start, stop, last=last):
-                return _advance(stein, last, start, stop, objective)
-
-            last, _ = min(each(advance, edges[:-1], edges[1:]), key=lambda best: best[1])
+            _, last = min(each(partial(_advance, stein, objective, last), edges[:-1], edges[1:]))
             chosen[m] = last
     return chosen
 
