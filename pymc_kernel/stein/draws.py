@@ -33,11 +33,8 @@ def as_chains(draws, scores, weights=None) -> ScoredChains:
     """
     parts = []
     for name, values in (("draws", draws), ("scores", scores)):
-        if isinstance(values, np.ndarray):
-            is_chains = values.ndim == 3
-        else:
-            is_chains = isinstance(values, list | tuple) and values and np.ndim(values[0]) == 2
-        chains = [np.asarray(c, dtype=float) for c in (values if is_chains else [values])]
+        is_list = isinstance(values, list | tuple) and values and np.ndim(values[0]) == 2
+        chains = [np.asarray(c, dtype=float) for c in (values if is_list or np.ndim(values) == 3 else [values])]
         chains = [c[:, None] if c.ndim == 1 else c for c in chains]
         if any(c.ndim != 2 or 0 in c.shape or c.shape[1] != chains[0].shape[1] for c in chains):
             raise ValueError(f"{name} must have shape (n, d) or (chain, draw, d), got {np.shape(values)}.")
@@ -122,7 +119,8 @@ def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
     scores = scores * spread
     if how == "straighten":
         straight, scores = straighten(centered, scores)
-        straight, scores = standardize(straight, scores, "whiten")
+        is_same = straight is centered
+        straight, scores = _whitened(straight, scores) if is_same else standardize(straight, scores, "whiten")
         margins, pulled = normal_margins(straight, scores)
         return (straight, scores) if margins is straight else standardize(margins, pulled, "scale")
     return (centered, scores) if how == "scale" else _whitened(centered, scores)

@@ -71,15 +71,13 @@ def sign_processes(
 
     All are independent; each starts at random and changes sign from draw to draw with ``flip_probability``.
     """
-    out = np.empty((sum(lengths), num_replicates), dtype=np.int8)
-    start = 0
+    chains = []
     for length in lengths:
         uniforms = rng.random((length, num_replicates), dtype=np.float32)
         signs = np.where(uniforms < flip_probability, np.int8(-1), np.int8(1))
         signs[0] = np.where(uniforms[0] < 0.5, 1, -1)
-        np.cumprod(signs, axis=0, dtype=np.int8, out=out[start : start + length])
-        start += length
-    return out
+        chains.append(np.cumprod(signs, axis=0, dtype=np.int8))
+    return np.concatenate(chains)
 
 
 def check_settings(num_replicates, thin, flip_probability) -> None:

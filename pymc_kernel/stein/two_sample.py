@@ -84,12 +84,9 @@ def _resolved(kernel, joined, rng):
 
 def _variance_of_mean(lengths, flip):
     """Return the variance of the mean of the sign processes of several chains: correlation (1 - 2 flip)^lag."""
-    n = sum(lengths)
-    total = 0.0
-    for length in lengths:
-        lags = np.arange(1, length)
-        total += length + 2.0 * ((length - lags) * (1.0 - 2.0 * flip) ** lags).sum()
-    return min(total / n**2, 0.9)
+    n, lags = sum(lengths), np.arange(1, max(lengths))
+    num_pairs = np.maximum(np.subtract.outer(lengths, lags), 0).sum(axis=0)
+    return min((n + 2.0 * (num_pairs * (1.0 - 2.0 * flip) ** lags).sum()) / n**2, 0.9)
 
 
 @one_blas_thread

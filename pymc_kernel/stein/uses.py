@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
 
-from pymc_kernel.kernels.points import check_whole
+from pymc_kernel.kernels.points import check_whole, scales_of
 from pymc_kernel.parallel import num_threads, one_blas_thread
 from pymc_kernel.stein import tiles
 from pymc_kernel.stein.discrepancy import prepared
@@ -153,20 +153,17 @@ def controlled_expectation(
     full = chains.weights[:, None] * full
     scale = np.trace(gram) / len(basis)
     folds = np.arange(n) * _FOLDS // n  # blocks of draws: neighbors in a chain are alike
-    spread = values.std(axis=0)
-    center = values.mean(axis=0)
-    scaled = (values - center) / np.where(spread > 0.0, spread, 1.0)
+    center, spread = scales_of(values)
+    scaled = (values - center) / spread
     left = np.empty((len(_RIDGES), *values.shape))
     for fold in range(_FOLDS):
         held = folds == fold
         left[:, held] = scaled[held] - full[held] @ _ridge_path(full[~held], gram, scaled[~held], scale)
     # The mean of the residuals is the estimate; the control is to reduce their variance.
-    errors = np.stack([part.var(axis=0) for part in left])
-    best = errors.argmin(axis=0)
-    columns = np.arange(values.shape[1])
-    ratio = errors[best, columns]
+    errors = left.var(axis=1)
+    best, ratio = errors.argmin(axis=0), errors.min(axis=0)
     useful = ratio < 1.0
-    estimate = np.where(useful, left[best, :, columns].mean(axis=1), 0.0)
+    estimate = np.where(useful, left.mean(axis=1)[best, np.arange(len(best))], 0.0)
     return ControlledExpectation(
         value=center + spread * estimate,
         mean=center,

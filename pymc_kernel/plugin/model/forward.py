@@ -16,19 +16,15 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.multivariate import ICARRV
 from pymc.pytensorf import compile as pymc_compile
-from pytensor.compile.mode import Mode
 from pytensor.graph.basic import Constant, Variable
 from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
 from pytensor.graph.traversal import ancestors, graph_inputs
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomGeneratorType
 from pytensor.tensor.type import TensorType
 
-from pymc_kernel.plugin.model.interpreter import by_numpy, compiling
+from pymc_kernel.plugin.model.interpreter import QUICK, compiling
 
-# Compiles in milliseconds in every worker. The calls of a Python simulator outweigh the rest.
-_QUICK = by_numpy(Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_compile"], exclude=["BlasOpt"])))
 _IMPROPER = FlatRV, HalfFlatRV, ICARRV
 _FEWEST_AT_ONCE = 2  # draws in a batch, at least: for one alone, distributions drawn by SciPy return a mere number
 _WORDS = 4  # of 64 bits that set the state of a generator
@@ -66,7 +62,8 @@ class ForwardSampler:
     """
 
     def __init__(self, graph: ForwardGraph, compile_kwargs: dict | None = None):
-        self._kwargs = {"mode": _QUICK, "on_unused_input": "ignore", "random_seed": False} | (compile_kwargs or {})
+        # Compiles in milliseconds in every worker. The calls of a Python simulator outweigh the rest.
+        self._kwargs = {"mode": QUICK, "on_unused_input": "ignore", "random_seed": False} | (compile_kwargs or {})
         self._one_prior = self._compile([], graph.free)
         self._one_derived = self._compile(graph.free, graph.derived)
         self._one_data = self._compile(graph.free, graph.observed)
@@ -138,9 +135,8 @@ class ForwardSampler:
         """Return the data of a whole batch; only where ``is_vectorized`` is true."""
         _install(self._data_sources, _words(entropy, batch, _DATA, len(self._data_sources)).tolist())
         rows = len(free[0])
-        if rows >= _FEWEST_AT_ONCE:
-            return self._data(*free)
-        return [values[:rows] for values in self._data(*(np.repeat(v, _FEWEST_AT_ONCE, axis=0) for v in free))]
+        enough = [np.resize(v, (max(rows, _FEWEST_AT_ONCE), *v.shape[1:])) for v in free]  # by repeating them
+        return [values[:rows] for values in self._data(*enough)]
 
     def each_data(self, free: list[np.ndarray], entropy: int, batch: int) -> Iterator[Callable]:
         """Yield for each draw a function that simulates its data, with the same random numbers at every call."""

@@ -5,7 +5,6 @@ from concurrent.futures import Executor
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor import function as pytensor_function
 from pytensor.graph.traversal import ancestors
 from pytensor.tensor.type import TensorType
 
@@ -103,11 +102,11 @@ def compile_particle_density(
     outputs = [model.varlogp, model.datalogp]
     names, keys = estimated_terms(pt.stack(outputs))
     function, is_vectorized = over_positions(model, outputs, compile_kwargs or {}, not names, _MOST_AT_A_TIME)
-    batch = _batch_size(outputs, model.initial_point(random_seed=0)) if is_vectorized else DRAWS_AT_A_TIME
+    batch = _batch_size(model, outputs) if is_vectorized else DRAWS_AT_A_TIME
     return ParticleDensity(function, batch, names, keys, generators_of(outputs), executor)
 
 
-def _batch_size(outputs, point):
+def _batch_size(model, outputs):
     """Return how many particles at a time keep the largest array of the graph within bounds.
 
     The sizes of all intermediate results for one particle are worked out once, where their shapes can be.
@@ -115,8 +114,7 @@ def _batch_size(outputs, point):
     symbols = [
         v.shape.prod() for v in ancestors(outputs) if v.owner is not None and isinstance(v.type, TensorType) and v.ndim
     ]
-    inputs = [v for v in ancestors(outputs) if v.name in point and v.owner is None]
-    values = [np.asarray(point[v.name], dtype=v.dtype) for v in inputs]
-    sizes = pytensor_function(inputs, symbols, mode=QUICK, on_unused_input="ignore")(*values)
+    point = model.initial_point(random_seed=0)
+    sizes = model.compile_fn(symbols, inputs=model.value_vars, mode=QUICK, on_unused_input="ignore")(point)
     largest = max(1, *map(np.size, point.values()), *map(int, sizes))
     return int(np.clip(_LARGEST_BATCH // largest, 16, _MOST_AT_A_TIME))

@@ -83,11 +83,12 @@ def plot_density(
     asked = asked.drop_vars(without)
     if not asked.data_vars:
         raise ValueError(f"no continuous variable to draw; {', '.join(without)} have no density.")
-    settings = probability, max_draws, num_points
     by_name = {}
     for name in asked.data_vars:
         transform = None if model is None else elementwise_transform(model, name)
-        by_name[name] = _curves(whole[name], selected.entries(whole[name]), transform, settings)
+        by_name[name] = _curves(
+            whole[name], selected.entries(whole[name]), transform, probability, max_draws, num_points
+        )
     curves, kept = (xr.Dataset({name: pair[i] for name, pair in by_name.items()}) for i in (0, 1))
     return _drawn(curves, kept if rug else None, probability, backend)
 
@@ -113,20 +114,19 @@ def _drawn(curves, kept, probability, backend):
     return collection
 
 
-def _curves(whole, numbers, transform, settings):
+def _curves(whole, numbers, transform, probability, max_draws, num_points):
     """Return the curves (..., 4, num_points) of a variable's chosen elements, and the draws behind them (..., kept).
 
     ``whole`` has all elements of the variable, since each may have its own bounds; ``numbers`` are the indices of the
     chosen ones. ``transform`` is a pair of functions, to the unconstrained scale and back, or None.
     """
-    probability, max_draws, num_points = settings
     columns = numbers.values.ravel()
     draws = whole.transpose("chain", "draw", ...).values
     flat = free = draws.reshape(*draws.shape[:2], -1)
     if transform is not None:
         free = transform[0](draws.reshape(-1, *draws.shape[2:])).reshape(flat.shape)
         if not np.isfinite(free).all():  # rounding has put a draw at a bound
-            return _curves(whole, numbers, None, settings)
+            return _curves(whole, numbers, None, probability, max_draws, num_points)
     kept = [_thinned(free[..., c], max_draws) for c in columns]
     fits = [_fitted(free[..., c].ravel()[index]) for c, index in zip(columns, kept, strict=True)]
     places = np.zeros((num_points, flat.shape[2]))
@@ -142,7 +142,7 @@ def _curves(whole, numbers, transform, settings):
     if transform is not None:
         there = transform[1](places.reshape(-1, *draws.shape[2:])).reshape(places.shape)
         if (np.diff(there[:, columns], axis=0) < 0.0).any():  # not increasing, as for an angle
-            return _curves(whole, numbers, None, settings)
+            return _curves(whole, numbers, None, probability, max_draws, num_points)
     curves = np.full((numbers.size, 4, num_points), np.nan)
     rug = np.full((numbers.size, min(max_draws, flat[..., 0].size)), np.nan)
     for i, (c, index, fit) in enumerate(zip(columns, kept, fits, strict=True)):

@@ -200,10 +200,7 @@ def summary(
         both = [xr.full_like(like, np.nan, dtype=float).fillna(part) for part in (shares, p_values)]
         table = _with_rows(table, xr.concat(both, xr.DataArray(["ksd_share", "ksd_p"], dims="summary")), fmt, round_to)
     if fmt == "wide":
-        rows = list(scalars(selected.as_chains(ordered[list(asked.data_vars)])))
-        shown, table = getattr(table, "_fmt_map", None), table.loc[rows]
-        if shown is not None:
-            table._fmt_map = shown
+        table = table.loc[list(scalars(selected.as_chains(ordered[list(asked.data_vars)])))]
     table.attrs |= dict(zip(_ATTRIBUTES, values, strict=True)) | more
     return table
 

@@ -113,12 +113,12 @@ def check_learned(model: pm.Model, posterior, rng: np.random.Generator) -> list[
 def _changes(learned, parameters, rows, num_draws):
     """Return the log likelihood of all rows by each replicate minus that by the estimate, at each draw (r, s)."""
     repeated = np.tile(rows, (num_draws, 1))
-    plain, found = learned.log_density(parameters, repeated), []
-    for number in range(learned.num_replicates):
+    plain, changes = learned.log_density(parameters, repeated), np.empty((learned.num_replicates, num_draws))
+    for number, out in enumerate(changes):
         with np.errstate(invalid="ignore"):
             change = learned.replicate(number).log_density(parameters, repeated) - plain
-        found.append(np.nan_to_num(change, nan=0.0).reshape(num_draws, -1).sum(axis=1))
-    return np.reshape(found, (len(found), num_draws))
+        out[:] = np.nan_to_num(change, nan=0.0).reshape(num_draws, -1).sum(axis=1)
+    return changes
 
 
 def _moved(values, changes):

@@ -18,7 +18,14 @@ from pymc_kernel.plugin.model.unconstrained import is_part_of_data, observed_val
 from pymc_kernel.plugin.reports.surrogate_scores import LearnedScores, learn_scores
 from pymc_kernel.plugin.warn import warn_user
 
-_ARGUMENTS = """data : DataTree or convertible
+
+@dataclass
+class Selection:
+    """The draws and the model that a report is on: the arguments that all reports share, and the text on them.
+
+    Parameters
+    ----------
+    data : DataTree or convertible
         With the draws of all free variables of the model; an array is (chain, draw, d).
     model : pymc.Model, optional
         The model that was sampled; the one in context by default. Draws of other tools need none, if ``score`` is
@@ -32,12 +39,8 @@ _ARGUMENTS = """data : DataTree or convertible
         of the chosen variables, in their order. "surrogate" learns one from the log densities of the draws, for black
         boxes and estimated likelihoods: those in ``sample_stats`` (``lp``; ``log_density`` of :class:`EmulatedNUTS`),
         otherwise the model's at 1,000 draws at most; the result reports its error at held-out draws. Fewer draws cost
-        fewer evaluations."""
-
-
-@dataclass
-class Selection:
-    """The draws and the model that a report is on: the arguments that all reports share."""
+        fewer evaluations.
+    """
 
     data: Any
     var_names: str | Sequence[str] | None = None
@@ -299,6 +302,7 @@ def _are_same(one, other, is_computed=False):
 
 
 def document_arguments[F: Callable](function: F) -> F:
-    """Put the arguments that all diagnostics share into the docstring of one."""
-    function.__doc__ = (function.__doc__ or "").replace("{arguments}", _ARGUMENTS)  # none with python -OO
+    """Put the text of :class:`Selection` on the arguments that all diagnostics share into the docstring of one."""
+    arguments = (Selection.__doc__ or "").partition("----------")[2].strip()  # none with python -OO
+    function.__doc__ = (function.__doc__ or "").replace("{arguments}", arguments)
     return function

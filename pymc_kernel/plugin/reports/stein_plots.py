@@ -1,6 +1,6 @@
 """Plots of the kernel Stein discrepancy and of the draws that Stein thinning chooses."""
 
-from typing import Any, NamedTuple, Unpack
+from typing import Any, Unpack
 
 import arviz_plots as azp
 import numpy as np
@@ -54,32 +54,29 @@ def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.
     >>> picture.savefig("checks.png")  # doctest: +SKIP
     """
     report = data if isinstance(data, diagnostics.KSDReport) else diagnostics.ksd_test(data, **arguments)
-    rows = _rows(report)
-    figure = figure_arguments(_ROW_HEIGHT * (len(rows.heights) + _GAP) + 130.0, backend)
-    collection = azp.PlotCollection.wrap(rows.own, cols=[], backend=backend, figure_kwargs=figure)
-    start, stop = _limits(rows)
-    collection.update_aes_from_dataset("y", rows.y)
-    collection.map(visuals.line_x, "null_band", data=rows.band, color=_BAND_COLOR, alpha=0.4, width=8)
-    collection.map(visuals.scatter_x, "observed", data=rows.own, color=_OWN_COLOR, size=40)
+    own, band, p_values, y, heights = _rows(report)
+    figure = figure_arguments(_ROW_HEIGHT * (len(heights) + _GAP) + 130.0, backend)
+    collection = azp.PlotCollection.wrap(own, cols=[], backend=backend, figure_kwargs=figure)
+    ends = [float(end) for one in (own, band) for v in one.data_vars.values() for end in (v.min(), v.max())]
+    low, high = np.nanmin(ends), np.nanmax(ends)
+    start, stop = low - 0.03 * (high - low), high + 0.17 * (high - low)  # with room for p-values on the right
+    collection.update_aes_from_dataset("y", y)
+    collection.map(visuals.line_x, "null_band", data=band, color=_BAND_COLOR, alpha=0.4, width=8)
+    collection.map(visuals.scatter_x, "observed", data=own, color=_OWN_COLOR, size=40)
     text = {"text": "{:.3f}".format, "horizontal_align": "right", "color": "B1"}
-    collection.map(visuals.annotate_xy, "p_value", data=rows.p_values, x=stop, **text)
-    _add_names(collection, rows, start, stop)
+    collection.map(visuals.annotate_xy, "p_value", data=p_values, x=stop, **text)
+    _add_names(collection, heights, start, stop)
     expected = "cannot be judged" if report.unjudged else f"as many normal draws {report.test.normal_ksd:.3g}"
     backend_of(collection).title(f"KSD {report.ksd:.3g}, {expected}", collection.get_target(None, {}))
     return collection
 
 
-class _Rows(NamedTuple):
-    """What a picture of discrepancies shows, in units of the medians of their null distributions."""
-
-    own: xr.Dataset
-    band: xr.Dataset  # with the dimension quantile
-    p_values: xr.Dataset
-    y: xr.Dataset  # heights of the rows; NaN for rows that are left out, as are all their numbers
-    heights: dict[str, float]  # by the labels of the rows
-
-
 def _rows(report):
+    """Return what a picture of discrepancies shows, in units of the medians of their null distributions.
+
+    Datasets: the discrepancies, their null distributions' quantiles, p-values and heights of the rows. Rows that are
+    left out have NaN in all of them. Then the heights by the labels of the rows.
+    """
     null = xr.Dataset({_JOINT: ("replicate", report.test.null), **np.sqrt(report.null).data_vars})
     own = xr.Dataset({_JOINT: report.ksd, **np.sqrt(report.margins).data_vars})
     p_values = xr.Dataset({_JOINT: report.p_value, **report.p_values.data_vars})
@@ -99,20 +96,13 @@ def _rows(report):
     for label, height in heights.items():
         name, place = places[label]
         y[name].loc[place] = height
-    return _Rows(*(one.where(np.isfinite(y)) for one in (own, band, p_values)), y, heights)
+    return *(one.where(np.isfinite(y)) for one in (own, band, p_values)), y, heights
 
 
-def _limits(rows):
-    """Return the ends of the axis, with room for p-values on the right."""
-    ends = [float(end) for one in (rows.own, rows.band) for v in one.data_vars.values() for end in (v.min(), v.max())]
-    low, high = np.nanmin(ends), np.nanmax(ends)
-    return low - 0.03 * (high - low), high + 0.17 * (high - low)
-
-
-def _add_names(collection, rows, start, stop):
+def _add_names(collection, heights, start, stop):
     """Label the rows, the axis and the colors."""
-    backend, panel, top = backend_of(collection), collection.get_target(None, {}), rows.heights[_JOINT]
-    backend.yticks(list(rows.heights.values()), list(rows.heights), panel)
+    backend, panel, top = backend_of(collection), collection.get_target(None, {}), heights[_JOINT]
+    backend.yticks(list(heights.values()), list(heights), panel)
     backend.hline(top - 0.5 * (1.0 + _GAP), panel, color="B3", width=1)
     backend.text(stop, top + 1.0, "p-value", panel, color="B1", horizontal_align="right")
     backend.xlim((start, stop + 0.01 * (stop - start)), panel)
