@@ -203,14 +203,11 @@ def normal_margins(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
     """
     if len(draws) < _FEWEST_FOR_TAILS:
         return draws, scores
-    stretched = draws, scores
+    moved, pulled = draws.copy(), scores.copy()
     for i in range(draws.shape[1]):
-        transformed = _stretched(draws[:, i], scores[:, i])
-        if transformed is not None:
-            if stretched[0] is draws:
-                stretched = draws.copy(), scores.copy()
-            stretched[0][:, i], stretched[1][:, i] = transformed
-    return stretched
+        if (transformed := _stretched(draws[:, i], scores[:, i])) is not None:
+            moved[:, i], pulled[:, i] = transformed
+    return (draws, scores) if (moved == draws).all() else (moved, pulled)
 
 
 def _stretched(draws, scores):

@@ -94,8 +94,7 @@ class ForwardSampler:
         for variable in ancestors(free):
             if _is_random(variable) and not any(_is_random(v) for v in ancestors(variable.owner.inputs)):
                 parameter = variable.owner.op.dist_params(variable.owner)[0]
-                shape = [parameter.shape[i] for i in range(parameter.ndim)]
-                replace[parameter] = pt.broadcast_to(parameter, (count, *shape))
+                replace[parameter] = pt.broadcast_to(parameter, (count, *parameter.shape))
         try:
             function = self._compile([count], vectorize_graph(free, replace))
             drawn, wanted = function(np.int64(2)), self._one_prior()

@@ -88,7 +88,6 @@ class ModelPrior:
     """
 
     def __init__(self, model: pm.Model):
-        self._model = model
         self.is_proper = not without_draws(model)
         self._sampler = ForwardSampler(ForwardGraph(prior_expression(model), [], []))
         self.log_density = prior_density(model)
@@ -96,8 +95,7 @@ class ModelPrior:
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Return draws (size, d)."""
         drawn = self._sampler.prior(int(rng.integers(2**63)), 0, size, size)
-        by_variable = {self._model.rvs_to_values[rv]: d for rv, d in zip(self._model.free_RVs, drawn, strict=True)}
-        return with_finite_columns(_joined([by_variable[v] for v in self._model.value_vars], size), rng)
+        return with_finite_columns(_joined(drawn, size), rng)
 
 
 def initial_position(model: pm.Model) -> np.ndarray:
@@ -120,9 +118,8 @@ def first_places(model: pm.Model, prior: ModelPrior, start: Any, count: int, rng
     initial = initial_position(model)
     if start is None:
         return np.concatenate([initial[None], prior.draw(rng, count)])
-    is_named = isinstance(start, Mapping) or (
-        isinstance(start, Sequence) and len(start) > 0 and all(isinstance(one, Mapping) for one in start)
-    )
+    several = [start] if isinstance(start, Mapping) else start
+    is_named = isinstance(several, Sequence) and all(isinstance(one, Mapping) for one in several)
     given = _named_places(model, start, count, rng) if is_named else start
     try:
         given = np.array(given, dtype=float)

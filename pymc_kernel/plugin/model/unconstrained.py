@@ -118,8 +118,7 @@ def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:
         )
     one = {rv: rv.type() for rv in model.free_RVs}
     moved = []
-    for value in model.value_vars:
-        rv = model.values_to_rvs[value]
+    for rv in one:  # in the order of the value variables
         moved.append(one[rv])
         if (transform := model.rvs_to_transforms[rv]) is not None:
             moved[-1] = transform.forward(one[rv], *clone_replace(list(rv.owner.inputs), replace=one))

@@ -84,11 +84,9 @@ def plot_density(
     if not asked.data_vars:
         raise ValueError(f"no continuous variable to draw; {', '.join(without)} have no density.")
     by_name = {}
-    for name in asked.data_vars:
+    for name, variable in whole[list(asked.data_vars)].items():
         transform = None if model is None else elementwise_transform(model, name)
-        by_name[name] = _curves(
-            whole[name], selected.entries(whole[name]), transform, probability, max_draws, num_points
-        )
+        by_name[name] = _curves(variable, selected.entries(variable), transform, probability, max_draws, num_points)
     curves, kept = (xr.Dataset({name: pair[i] for name, pair in by_name.items()}) for i in (0, 1))
     return _drawn(curves, kept if rug else None, probability, backend)
 

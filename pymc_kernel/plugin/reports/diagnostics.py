@@ -96,16 +96,16 @@ def ksd_test(
     True
     """
     part = read_draws(Selection(data, **selection))
-    return _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed)
+    settings = {"num_replicates": num_replicates, "thin": thin, "flip_probability": flip_probability}
+    return _test(part, random_seed, kernel=kernel, max_draws=max_draws, **settings)
 
 
-def _test(part, kernel, num_replicates, thin, flip_probability, max_draws, random_seed):
+def _test(part, random_seed, **settings):
+    """Return the report on draws; ``settings`` as of ``stein.ksd_test``."""
+
     def tested(weights):
         rng = np.random.default_rng(0 if random_seed is None else random_seed)
-        return stein.ksd_test(
-            part.draws, part.scores, kernel, num_replicates=num_replicates, thin=thin,
-            flip_probability=flip_probability, max_draws=max_draws, coordinates=True, weights=weights, rng=rng,
-        )  # fmt: skip
+        return stein.ksd_test(part.draws, part.scores, coordinates=True, weights=weights, rng=rng, **settings)
 
     test, unjudged = tested(part.weights), ""
     if part.learned is not None:
@@ -184,7 +184,7 @@ def summary(
     except NoGradientError as error:
         warn_user(f"ksd_share and ksd_p are NaN, because there are no scores: {error}")
     else:
-        report = _test(part, None, num_replicates, "auto", "auto", max_draws, random_seed)
+        report = _test(part, random_seed, num_replicates=num_replicates, max_draws=max_draws)
         shares, p_values, test = report.shares, report.p_values, report.test
         sizes = [test.ksd, test.normal_ksd, *test.null_quantiles.tolist()]
         values = [*sizes, report.p_value, test.thin, test.flip_probability]
@@ -296,7 +296,7 @@ def diagnose(
     except NoGradientError as error:
         lines.append(str(error))
     else:
-        report = _test(part, None, 1000, "auto", "auto", 2000, random_seed)
+        report = _test(part, random_seed, max_draws=2000)
         modes = separated(part)
         all_draws = math.prod(part.dataset.sizes[d] for d in selected.sample_dims)
         has_errors = has_errors or report.p_value < level
