@@ -70,14 +70,13 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
     objective = objective.reshape(num_tiles, tiles.TILE)
     threads = num_threads() if n * stein.points.shape[1] > _THREADED else 1
     edges = [num_tiles * t // threads for t in range(threads + 1)]
-    chosen = np.empty(int(num_points), dtype=np.int64)
-    last = -1
+    chosen = [-1]  # before the first there is none
     with ThreadPoolExecutor(threads) as pool:
         each = map if threads == 1 else pool.map  # eight times as fast for a thousand draws as by a pool
-        for m in range(len(chosen)):
-            _, last = min(each(partial(_advance, stein, objective, last), edges[:-1], edges[1:]))
-            chosen[m] = last
-    return chosen
+        for _ in range(num_points):
+            _, best = min(each(partial(_advance, stein, objective, chosen[-1]), edges[:-1], edges[1:]))
+            chosen.append(best)
+    return np.array(chosen[1:])
 
 
 @dataclass(frozen=True)

@@ -76,8 +76,6 @@ def _parts(value):
         yield from _function_parts(value)
     elif isinstance(value, types.MethodType):
         yield from (value.__func__, value.__self__)
-    elif isinstance(value, staticmethod | classmethod):
-        yield value.__func__
     elif isinstance(value, functools.partial):
         yield from (value.func, value.args, value.keywords)
     elif isinstance(value, types.CodeType):
@@ -90,7 +88,7 @@ def _parts(value):
         yield from sorted(value, key=str) if isinstance(value, set | frozenset) else value
     elif isinstance(value, type | types.ModuleType | types.BuiltinFunctionType):
         yield f"{getattr(value, '__module__', '')}.{value.__name__}"
-    elif hasattr(value, "py_func") or hasattr(value, "__wrapped__"):  # compiled by Numba; functools.cache
+    elif hasattr(value, "py_func") or hasattr(value, "__wrapped__"):  # by Numba; functools.cache, static methods
         yield getattr(value, "py_func", None) or value.__wrapped__
     elif _has_own_pickle(value):
         yield from (tuple(p) if isinstance(p, Iterator) else p for p in value.__reduce_ex__(4))
