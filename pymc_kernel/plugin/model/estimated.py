@@ -121,8 +121,10 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
     def _estimate(self, inputs, evaluation):
         """Return the result of the user's function, as an array, and record failures and the like in the evaluation."""
         noise = evaluation.noise.get(self.key)
-        # Views that cannot be written to: some of the arrays are the chain's own position.
-        returned = self.fn(np.random.default_rng() if noise is None else noise, *[_read_only(i) for i in inputs])
+        views = [np.asarray(value).view() for value in inputs]
+        for view in views:  # that cannot be written to: some of the arrays are the chain's own position
+            view.flags.writeable = False
+        returned = self.fn(np.random.default_rng() if noise is None else noise, *views)
         value = np.asarray(returned, dtype=float)
         shape = np.shape(inputs[-1]) if self.pointwise else ()
         if returned is None or (value.shape != shape if self.pointwise else value.size != 1):
@@ -144,12 +146,6 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         if self.accepts_share:
             evaluation.accepted[f"accepted_share_{self.term_name}"] = self.fn.accepted_share(float(value.item()))
         return value.reshape(shape)
-
-
-def _read_only(value) -> np.ndarray:
-    view = np.asarray(value).view()
-    view.flags.writeable = False
-    return view
 
 
 def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:

@@ -102,9 +102,8 @@ def unconstrained_draws(data: xr.DataTree | xr.Dataset, model: pm.Model | None =
     model = pm.modelcontext(model)
     if isinstance(data, xr.DataTree):
         data = data.children.get("posterior", data).to_dataset()
-    values = value_draws(data, model)
-    flat = [values[v].reshape(-1, int(np.prod(values[v].shape[1:]))) for v in model.value_vars]
-    return np.concatenate(flat, axis=1).reshape(data.sizes["chain"], data.sizes["draw"], -1)
+    sizes = data.sizes["chain"], data.sizes["draw"]
+    return np.concatenate([v.reshape(*sizes, -1) for v in value_draws(data, model).values()], axis=2)
 
 
 def value_draws(posterior: xr.Dataset, model: pm.Model) -> dict:

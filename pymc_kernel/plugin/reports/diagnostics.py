@@ -186,8 +186,8 @@ def summary(
     else:
         report = _test(part, random_seed, num_replicates=num_replicates, max_draws=max_draws)
         shares, p_values, test = report.shares, report.p_values, report.test
-        sizes = [test.ksd, test.normal_ksd, *test.null_quantiles.tolist()]
-        values = [*sizes, report.p_value, test.thin, test.flip_probability]
+        values = [test.ksd, test.normal_ksd, *test.null_quantiles.tolist()]
+        values += [report.p_value, test.thin, test.flip_probability]
         if report.learned is not None:
             more = {"ksd_verdict": report.verdict(), **report.learned.attributes("ksd_")}
         if report.unjudged:

@@ -16,7 +16,7 @@ from pymc_kernel.likelihood_free.estimates import normality_errors
 from pymc_kernel.plugin.model.estimated import normal_blocks
 from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.log_density import LogDensity, compile_log_density
-from pymc_kernel.plugin.model.unconstrained import coordinate_names, unconstrained_draws
+from pymc_kernel.plugin.model.unconstrained import coordinate_names, rows_of, unconstrained_draws
 
 _MOST_DRAWS, _FEWEST_DRAWS = 1000, 100
 _MOST_ROWS = 50_000  # of draws times rows of data, which take some seconds for each replicate
@@ -88,7 +88,7 @@ def check_learned(model: pm.Model, posterior, rng: np.random.Generator) -> list[
     names = [rv.name for rv in model.free_RVs]
     if not blocks or not set(names) <= set(posterior):
         return []
-    columns = {name: posterior[name].stack(sample=("chain", "draw")).transpose("sample", ...).values for name in names}
+    columns = {name: rows_of(posterior[name]) for name in names}
     order = rng.permutation(len(columns[names[0]]))
     found = []
     for rv in blocks:

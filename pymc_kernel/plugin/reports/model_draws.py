@@ -74,8 +74,7 @@ class Selection:
     @property
     def arguments(self) -> dict:
         """The arguments that ArviZ takes, too."""
-        names = ("var_names", "filter_vars", "group", "coords", "sample_dims")
-        return {name: getattr(self, name) for name in names}
+        return {name: getattr(self, name) for name in ("var_names", "filter_vars", "group", "coords", "sample_dims")}
 
     def need_model(self) -> pm.Model | None:
         """Return the model, or None if only a score is given; raise ``TypeError`` if there is neither."""
