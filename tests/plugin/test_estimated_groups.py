@@ -155,7 +155,7 @@ def test_a_distance_by_estimates_is_never_zero_and_nears_it():
 def test_the_distance_without_noise_is_that_of_the_normal_log_ratio():
     rng = np.random.default_rng(3)
     learned = 0.5 * rng.standard_normal((4000, 3)) * [1.0, 0.0, 0.0]
-    distance, sd, share = measured_by_pairs(errors_of(rng, 4000, 0.0, learned), [np.zeros((4000, 1))] * 2)
+    distance, sd, share, _ = measured_by_pairs(errors_of(rng, 4000, 0.0, learned), [np.zeros((4000, 1))] * 2)
     assert sd == pytest.approx(0.5, rel=0.05)
     assert distance == pytest.approx(0.197, rel=0.05)  # 2 Phi(.25) - 1
     assert share == pytest.approx(np.exp(-0.25), rel=0.05)

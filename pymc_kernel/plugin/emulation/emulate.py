@@ -271,8 +271,8 @@ def _search_of_boxes(model, tolerance, rng, coarse=None, only_parts=False):
     unknown = unknown_of(model, rng, only_parts)
     if unknown is None:
         return None
-    most = _SMALL_PART * initial_position(model).size if only_parts else np.inf
-    if max(part.like.sizes[0] for part in unknown.parts) > most:
+    largest = max(part.like.sizes[0] for part in unknown.parts)
+    if only_parts and largest > _SMALL_PART * initial_position(model).size:
         return None
     unknown.check_sizes()
     return Search(model, unknown, tolerance, rng, coarse, _NOISE_SHARE if only_parts else 0.0)

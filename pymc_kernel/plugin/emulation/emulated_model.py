@@ -16,10 +16,9 @@ from pytensor.tensor import TensorVariable
 
 from pymc_kernel.emulation import FittedOutputs, VarianceBound
 from pymc_kernel.emulation.fitted_outputs import SMALLEST
-from pymc_kernel.linalg import squared_distances
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
-from pymc_kernel.plugin.emulation.parts import Part, Rows
+from pymc_kernel.plugin.emulation.parts import Part, Rows, distances_of_rows, times_of_rows
 from pymc_kernel.plugin.emulation.penalty import Errors, filled_up, of_rows, shared_arrays
 
 _FAR = 1e100  # coordinate of a place that is never the nearest
@@ -122,16 +121,11 @@ class LearnedPart:
             errors = self._errors(z, z * of["inverse_length_scale"])
             self.loss = 0.5 * (errors**2).sum()
         inside = self._rotated(pt.clip(axes, of["low"], of["high"]), of)
-        s, points = inside * of["inverse_length_scale"], of["points"]
+        s = inside * of["inverse_length_scale"]
         trend = self._trend(inside, of)
-        if self.falls:
+        if self.part.is_term:  # beyond the range learned from, terms follow their trend where it is lower
             trend = pt.minimum(trend, self._trend(z, of))
-        if self.part.num_functions == 1:
-            squared = pt.maximum(squared_distances(s, points), 0.0)
-            learned = pt.exp(-0.5 * squared) @ of["weights"] + trend
-        else:
-            squared = ((s[:, None, :] - points) ** 2).sum(axis=2)
-            learned = (pt.exp(-0.5 * squared)[:, :, None] * of["weights"]).sum(axis=1) + trend
+        learned = times_of_rows(pt.exp(-0.5 * distances_of_rows(s, of["points"])), of["weights"]) + trend
         if self.shift is not None:
             learned += self.shift * errors
         outputs = _where(of["log_outputs"], pt.exp, learned)
@@ -141,18 +135,11 @@ class LearnedPart:
         outputs = pt.switch(has_total, outputs * of["total"] / sums, outputs)
         return pt.switch(is_failed[:, None], np.nan, outputs)
 
-    @property
-    def falls(self) -> bool:
-        """Whether, beyond the range learned from, outputs follow their trend where it is lower than at the border."""
-        return self.part.is_term
-
     def _trend(self, z, of):
         """Return the trends (b, q) at scaled inputs (b, k)."""
         rows, columns = np.triu_indices(z.type.shape[1])
         features = pt.concatenate([pt.ones((z.shape[0], 1)), z, z[:, rows] * z[:, columns]], axis=1)
-        if self.part.num_functions == 1:
-            return features @ of["coefficients"]
-        return (features[:, :, None] * of["coefficients"]).sum(axis=1)
+        return times_of_rows(features, of["coefficients"])
 
     def _rotated(self, axes, of):
         """Return scaled inputs (b, k), rotated for a single row; several rows are learned along their own inputs."""
@@ -191,19 +178,19 @@ def model_with(
         Cheap versions by the numbers of calls.
     """
     fgraph, memo = graph_of_model(model)
-    replaced, inputs_of = {}, []
+    inputs_of = []
     for part, outputs in zip(parts, outputs_of, strict=True):
         members = [calls[i] for i in part.calls]
-        rows = [m.inputs([replaced.get(memo[v], memo[v]) for v in m.box.inputs]) for m in members]
+        rows = [m.inputs([memo[v] for v in m.box.inputs]) for m in members]
         inputs = rows[0] if len(rows) == 1 else pt.concatenate(rows, axis=0)
         inputs = pt.specify_shape(inputs, (len(part.functions), members[0].sizes[0]))
         inputs_of.append(inputs)
         learned, start = pt.clip(outputs(inputs), outputs.limits[0], outputs.limits[1]), 0
         for i, call in zip(part.calls, members, strict=True):
-            given = [memo.get(v, v) for v in call.box.node.inputs]
             new_outputs = call.assembled(learned[start : start + call.num_rows])
             if i in coarse:
-                new_outputs = coarse[i].corrected([replaced.get(v, v) for v in given], new_outputs, outputs.is_factor)
+                given = [memo.get(v, v) for v in call.box.node.inputs]
+                new_outputs = coarse[i].corrected(given, new_outputs, outputs.is_factor)
             for old, new in zip(call.box.node.outputs, new_outputs, strict=True):
                 of_graph = memo[old]
                 if isinstance(of_graph.owner.op, ModelVar):  # a potential that is the output itself
@@ -211,7 +198,7 @@ def model_with(
                 new = of_graph.type.filter_variable(new.astype(old.type.dtype), allow_convert=True)
                 new.name = old.name
                 fgraph.replace(of_graph, new, import_missing=True)
-                replaced[memo[old]] = new
+                memo[old] = new  # for calls that take it
             start += call.num_rows
     return model_of_graph(fgraph, model), inputs_of
 

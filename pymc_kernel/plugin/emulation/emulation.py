@@ -115,8 +115,8 @@ def tilt(errors: np.ndarray, inputs: np.ndarray) -> float:
     return float(fitted.var() - residual * k / n)  # minus what k coefficients fit by chance
 
 
-def measured_by_pairs(errors: np.ndarray, inputs: list[np.ndarray]) -> tuple[float, float, float]:
-    """Return total variation distance, standard deviation and effective share of true over learned densities.
+def measured_by_pairs(errors: np.ndarray, inputs: list[np.ndarray]) -> tuple[float, float, float, np.ndarray]:
+    """Return distance, standard deviation and effective share as :func:`measured` does, and noise variances (f,).
 
     One standard error is added to the variance of the log ratio: a distance that noise hides is not zero. The log ratio
     is taken as normal: with variance v the distance is 2 Phi(sqrt(v) / 2) - 1, and the share exp(-v).
@@ -131,10 +131,11 @@ def measured_by_pairs(errors: np.ndarray, inputs: list[np.ndarray]) -> tuple[flo
     """
     is_finite = np.isfinite(errors).all(axis=(1, 2))
     kept = errors[is_finite]
+    noise = noise_variance(kept[:, :, 1:]) if len(kept) else np.zeros(len(inputs))
     if len(kept) < 3:
-        return 1.0, np.inf, 0.0
+        return 1.0, np.inf, 0.0, noise
     variance, error = squared_error(kept)
     variance += sum(tilt(kept[:, :, 1 + i], x[is_finite]) for i, x in enumerate(inputs))
     variance, lost = max(variance, 0.0) + error, 1.0 - float(is_finite.mean())
     distance = min(1.0, normal_distance(np.sqrt(variance)) + lost)
-    return distance, float(np.sqrt(variance)), float(np.exp(-variance)) * (1.0 - lost)
+    return distance, float(np.sqrt(variance)), float(np.exp(-variance)) * (1.0 - lost), noise

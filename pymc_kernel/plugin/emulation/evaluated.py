@@ -17,7 +17,7 @@ from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing
 from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.remote import Remote
 
-_GROUP, _NAME = "evaluations", "emulated"
+_POSITION, _VECTOR, _STATUS = "evaluations/position", "evaluations/emulated", "evaluations/status"  # in a store
 _COMPILE_SECONDS = 120.0  # that the first call of a worker may take beyond its time limit, for machine code
 _SAME_NATS = 0.01  # by which a likelihood of any size may differ between machines
 
@@ -153,9 +153,9 @@ class Evaluations:
     def __init__(self, true, most, entropy, executor, store, timeout, identity, num_dims):
         self._entropy, self._timeout, self._size = entropy, timeout, true.size
         specs = {
-            f"{_GROUP}/position": ArraySpec((num_dims,), "float64", ("coordinate",), np.nan),
-            f"{_GROUP}/{_NAME}": ArraySpec((self._size,), "float64", (f"{_NAME}_dim",), np.nan),
-            f"{_GROUP}/status": ArraySpec((), "int8", (), int(Status.NOT_RUN)),
+            _POSITION: ArraySpec((num_dims,), "float64", ("coordinate",), np.nan),
+            _VECTOR: ArraySpec((true.size,), "float64", ("emulated_dim",), np.nan),
+            _STATUS: ArraySpec((), "int8", (), int(Status.NOT_RUN)),
         }
         self._keeper, _ = open_store(store, specs, {}, most, 1, identity, {})
         self._true = Remote(lambda: true, is_sent=executor is not None)
@@ -172,7 +172,7 @@ class Evaluations:
         marks, count = self._keeper.is_done[first:], len(positions)
         # A place that was lost is tried again, unless later ones were chosen without its value.
         is_kept = (marks != 0 if marks[count:].any() else marks == 1)[:count]
-        stored = np.array(self._array("position")[0, first : first + count])
+        stored = np.array(self._keeper.arrays[_POSITION][0, first : first + count])
         if not np.array_equal(stored[is_kept], positions[is_kept]):
             raise ValueError(
                 "the store holds evaluations at other places: it was made with another model, seed, batch size or "
@@ -190,14 +190,14 @@ class Evaluations:
             value, status, text = result if error is None else (np.nan, Status.LOST, f"{type(error).__name__}: {error}")
             self.first_error = self.first_error or text
             vector = np.full((1, self._size), value)  # NaN if it failed
-            arrays = {"position": positions[[number - first]], _NAME: vector, "status": np.array([int(status)])}
-            self._keeper.write(number, {f"{_GROUP}/{k}": v for k, v in arrays.items()}, status != Status.LOST)
+            arrays = {_POSITION: positions[[number - first]], _VECTOR: vector, _STATUS: np.array([int(status)])}
+            self._keeper.write(number, arrays, status != Status.LOST)
             progress()
-        return np.array(self._array(_NAME)[0, first : first + count])
+        return np.array(self._keeper.arrays[_VECTOR][0, first : first + count])
 
     def status(self, count: int) -> np.ndarray:
         """Return the status of the first ``count`` evaluations."""
-        return np.array(self._array("status")[0, :count])
+        return np.array(self._keeper.arrays[_STATUS][0, :count])
 
     def close(self) -> None:
         """End the processes that were started here."""
@@ -208,13 +208,13 @@ class Evaluations:
 
         Raises ``ValueError`` where the store has evaluations of another likelihood.
         """
-        stored = np.array(self._array(_NAME)[0])
+        stored = np.array(self._keeper.arrays[_VECTOR][0])
         firsts = np.where(np.isfinite(stored).all(axis=1), stored[:, 0], np.nan)
         usable = np.flatnonzero((self._keeper.is_done[:] == 1) & np.isfinite(firsts))
         if usable.size == 0:
             return
         best = int(usable[np.argmax(firsts[usable])])
-        position = np.array(self._array("position")[0, best])
+        position = np.array(self._keeper.arrays[_POSITION][0, best])
         for _, result, error in self.workers.run(evaluate_one, [best], self._arguments(lambda i: position)):
             value = np.atleast_1d(result[0] if error is None else np.nan)[0]
             if not np.isfinite(value):  # a time-out, say, which tells nothing of the likelihood
@@ -228,9 +228,6 @@ class Evaluations:
 
     def _arguments(self, position_of):
         return lambda i: (self._true, self._entropy, i, position_of(i), self._timeout)
-
-    def _array(self, name):
-        return self._keeper.arrays[f"{_GROUP}/{name}"]
 
 
 def evaluate_one(

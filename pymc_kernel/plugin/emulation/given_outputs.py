@@ -100,7 +100,8 @@ class GivenOutputs:
     ) -> np.ndarray:
         """Return whether the density at positions (n, d) is above zero, with ``rows`` as the outputs of one part."""
         asked = zip(rows_of_places, positions, rows, strict=True)
-        return np.isfinite([self._with_rows(parts, position, number, own) for parts, position, own in asked])
+        every = slice(None)
+        return np.isfinite([self._with_row(parts, position, number, every, own) for parts, position, own in asked])
 
     def learned_outputs(self, inputs: Sequence[np.ndarray], fits) -> list[np.ndarray]:
         """Return the outputs (b, q) of each part at inputs (b, k) that ``fits``, from ``Record.fits``, predict.
@@ -151,13 +152,9 @@ class GivenOutputs:
         return np.where(np.isfinite(levels), levels, -np.inf)
 
     def _with_row(self, rows_of_parts, position, number, b, row):
-        """Return the log density at a position (d,) with outputs of parts of which one has another row (q,)."""
+        """Return the log density at a position (d,) with outputs of parts, one of which has another row ``b`` (q,)."""
         rows = rows_of_parts[number].copy()
         rows[b] = row
-        return self._with_rows(rows_of_parts, position, number, rows)
-
-    def _with_rows(self, rows_of_parts, position, number, rows):
-        """Return the log density at a position (d,) with outputs of parts of which one has other rows (b, q)."""
         return self.log_density([*rows_of_parts[:number], rows, *rows_of_parts[number + 1 :]], position)
 
     def curvatures(self, positions: np.ndarray, inputs: Sequence, fits, rng: np.random.Generator) -> list[np.ndarray]:
@@ -211,14 +208,13 @@ class GivenOutputs:
         number : int
         rng : numpy.random.Generator
         """
-        of_parts = []
-        for part, rows, (of_part, *_) in zip(self.unknown.parts, inputs, fits, strict=True):
-            of_parts.append([(mine, fit.random_at(rows[mine])) for mine, fit in zip(part.masks, of_part, strict=True)])
+        rows_of_parts, functions = [np.empty(rows.type.shape) for rows in self._rows], []
+        for part, rows, outputs, (of_part, *_) in zip(self.unknown.parts, inputs, rows_of_parts, fits, strict=True):
+            masks = zip(part.masks, of_part, strict=True)
+            functions += [(outputs, mine, fit.random_at(rows[mine])) for mine, fit in masks]
         found = np.empty(number)
         for i in range(number):
-            rows_of_parts = [np.empty(rows.type.shape) for rows in self._rows]
-            for outputs, functions in zip(rows_of_parts, of_parts, strict=True):
-                for mine, random in functions:
-                    outputs[mine] = random(rng)
+            for outputs, mine, random in functions:
+                outputs[mine] = random(rng)
             found[i] = self.log_density(rows_of_parts, position)
         return np.where(np.isfinite(found), found, -np.inf)

@@ -100,15 +100,14 @@ def with_hoisted(model: pm.Model) -> pm.Model:
     parameters and data.
     """
     custom = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, CustomDistRV | CustomSymbolicDistRV)]
-    if not any(_opened(rv, model.rvs_to_values[rv])[0] for rv in custom):
+    custom = [rv for rv in custom if _opened(rv, model.rvs_to_values[rv])[0]]
+    if not custom:
         return model
     fgraph, memo = graph_of_model(model)
     for rv in custom:
         inner, value = memo[rv].owner.inputs[:2]
-        opened = _opened(inner, value)
-        if opened[0]:
-            shape = tuple(int(n) for n in model.rvs_to_values[rv].shape.eval())
-            fgraph.replace(inner, _hoisted(inner, *opened, shape), import_missing=True)
+        shape = tuple(int(n) for n in model.rvs_to_values[rv].shape.eval())
+        fgraph.replace(inner, _hoisted(inner, *_opened(inner, value), shape), import_missing=True)
     return model_of_graph(fgraph, model)
 
 
@@ -128,7 +127,7 @@ def _opened(rv, value):
             depends.update(inner.outputs)
             if not has_gradient(inner):
                 outputs += inner.outputs
-    return outputs, term, {own_value: value, **{placeholder: v for v, placeholder in placeholders.items()}}
+    return outputs, term, {own_value: value} | {placeholder: v for v, placeholder in placeholders.items()}
 
 
 def _hoisted(rv, outputs, term, known, shape):

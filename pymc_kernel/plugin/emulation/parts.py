@@ -12,6 +12,7 @@ import pytensor.tensor as pt
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.blockwise import Blockwise
 
+from pymc_kernel.linalg import squared_distances
 from pymc_kernel.plugin.emulation.black_boxes import BlackBox
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
 
@@ -215,11 +216,7 @@ def _is_by_row(rows, inputs, outputs, others):
     if not np.isfinite(before).all():
         return False
     for changed in (is_even, ~is_even):
-        mixed = [v.copy() for v in inputs]
-        for value, other, axis in zip(mixed, others, rows.input_axes, strict=True):
-            if axis is not None:
-                np.moveaxis(value, axis, 0)[changed] = np.moveaxis(other, axis, 0)[changed]
-        after = rows.outputs(_called(rows.box, mixed))
+        after = _outputs_with(rows, inputs, changed, others, changed)
         if not np.array_equal(before[~changed], after[~changed]) or np.array_equal(before[changed], after[changed]):
             return False
     return True
@@ -227,21 +224,21 @@ def _is_by_row(rows, inputs, outputs, others):
 
 def _is_one_function(rows, inputs):
     """Return whether all rows give the same outputs for the same inputs, up to rounding."""
-    alike = [v.copy() for v in inputs]
-    for value, axis in zip(alike, rows.input_axes, strict=True):
-        if axis is not None:
-            np.moveaxis(value, axis, 0)[:] = np.moveaxis(value, axis, 0)[0].copy()
-    after = rows.outputs(_called(rows.box, alike))
+    after = _outputs_with(rows, inputs, slice(None), inputs, [0])
     return bool(np.allclose(after, after[:1], rtol=1e-9, atol=0.0))
 
 
-def _called(box, inputs):
-    """Return the outputs of a call at other inputs."""
-    given, free = iter(inputs), set(box.inputs)
-    values = [next(given) if v in free else v.eval(mode="FAST_COMPILE") for v in box.node.inputs]
-    storage = [[None] for _ in box.node.outputs]
-    box.node.op.perform(box.node, values, storage)
-    return [np.asarray(s[0]) for s in storage]
+def _outputs_with(rows, inputs, changed, others, chosen):
+    """Return the outputs (b, q) of a call whose inputs have ``chosen`` rows of others in place of ``changed`` ones."""
+    mixed = [v.copy() for v in inputs]
+    for value, other, axis in zip(mixed, others, rows.input_axes, strict=True):
+        if axis is not None:
+            np.moveaxis(value, axis, 0)[changed] = np.moveaxis(other, axis, 0)[chosen]
+    given, free, node = iter(mixed), set(rows.box.inputs), rows.box.node
+    values = [next(given) if v in free else v.eval(mode="FAST_COMPILE") for v in node.inputs]
+    storage = [[None] for _ in node.outputs]
+    node.op.perform(node, values, storage)
+    return rows.outputs([np.asarray(s[0]) for s in storage])
 
 
 def parts_of(calls: Sequence[Rows]) -> list[Part]:
@@ -263,3 +260,17 @@ def parts_of(calls: Sequence[Rows]) -> list[Part]:
             functions += [numbers.setdefault((first, f), len(numbers)) for f in calls[i].functions]
         parts.append(Part(members, np.array(functions), calls[members[0]]))
     return parts
+
+
+def distances_of_rows(rows, points):
+    """Return squared distances (b, m) of rows (b, k) from points (m, k) of one function, or of theirs (b, m, k)."""
+    if points.type.ndim == 2:
+        return pt.maximum(squared_distances(rows, points), 0.0)
+    return ((rows[:, None, :] - points) ** 2).sum(axis=2)
+
+
+def times_of_rows(rows, matrices):
+    """Return products (b, q) of rows (b, m) and the matrix (m, q) of one function, or those of theirs (b, m, q)."""
+    if matrices.type.ndim == 2:
+        return rows @ matrices
+    return (rows[:, :, None] * matrices).sum(axis=1)

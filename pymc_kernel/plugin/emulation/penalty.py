@@ -20,8 +20,8 @@ from pytensor.tensor import TensorVariable
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_kernel.emulation import VarianceBound
-from pymc_kernel.linalg import squared_distances
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
+from pymc_kernel.plugin.emulation.parts import distances_of_rows, times_of_rows
 
 _SMALLEST = 1e-12  # least variance of an output of amplitude one: above rounding, and its root has a finite slope
 
@@ -41,20 +41,20 @@ class Errors:
 
     def __init__(self, functions: np.ndarray, name: str, sizes: tuple[int, int]):
         num_inputs, num_errors = sizes
-        self._functions, self._num_functions = functions, int(functions.max()) + 1
-        sizes = {"scaled": (None, num_inputs), "slopes": (None, num_inputs), "reduction": (None, None), "root": ()}
-        self._shared = shared_arrays(f"{name}_penalty", self._num_functions, sizes)
+        self._functions = functions
+        sizes = {"scaled": (None, num_inputs), "slopes": (num_inputs, None), "reduction": (None, None), "root": (1,)}
+        self._shared = shared_arrays(f"{name}_penalty", int(functions.max()) + 1, sizes)
         self._steps = pytensor.shared(np.zeros((len(functions), num_errors)), name=f"{name}_steps")
 
     def renew(
         self, bounds: Sequence[VarianceBound], inverse_length_scales: Sequence[np.ndarray], steps: np.ndarray
     ) -> None:
         """Put in the bounds and inverse length scales (k,) of each function, and the largest errors (b, e) of rows."""
-        roots = [np.sqrt(b.quadratic) for b in bounds]
+        roots = [np.sqrt([b.quadratic]) for b in bounds]
         values = {
             "scaled": [b.points * inverse for b, inverse in zip(bounds, inverse_length_scales, strict=True)],
-            "slopes": [b.points * root / b.points.shape[1] for b, root in zip(bounds, roots, strict=True)],
-            "reduction": [b.reduction for b in bounds],  # zero for points that are filled up
+            "slopes": [b.points.T * root / b.points.shape[1] for b, root in zip(bounds, roots, strict=True)],
+            "reduction": [b.reduction.T for b in bounds],  # zero for points that are filled up
             "root": roots,
         }
         for field, shared in self._shared.items():
@@ -64,15 +64,10 @@ class Errors:
     def __call__(self, z, s):
         """Return errors (b, e) at scaled inputs z (b, k), and s (b, k), these times inverse length scales."""
         scaled, slopes, reduction, root = of_rows(self._shared, self._functions).values()
-        if self._num_functions == 1:
-            covariance = pt.exp(-0.5 * pt.maximum(squared_distances(s, scaled), 0.0)) + (root + z @ slopes.T) ** 2
-            explained = ((covariance @ reduction.T) ** 2).sum(axis=1)
-        else:
-            squared = ((s[:, None, :] - scaled) ** 2).sum(axis=2)
-            covariance = pt.exp(-0.5 * squared) + (root[:, None] + (z[:, None, :] * slopes).sum(axis=2)) ** 2
-            explained = ((covariance[:, None, :] * reduction).sum(axis=2) ** 2).sum(axis=1)
-        variance = 1.0 + (root * (1.0 + (z**2).mean(axis=1))) ** 2 - explained
-        return pt.sqrt(pt.maximum(variance, _SMALLEST))[:, None] * self._steps
+        covariance = pt.exp(-0.5 * distances_of_rows(s, scaled)) + (root + times_of_rows(z, slopes)) ** 2
+        explained = (times_of_rows(covariance, reduction) ** 2).sum(axis=1, keepdims=True)
+        variance = 1.0 + (root * (1.0 + (z**2).mean(axis=1, keepdims=True))) ** 2 - explained
+        return pt.sqrt(pt.maximum(variance, _SMALLEST)) * self._steps
 
 
 def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | None:

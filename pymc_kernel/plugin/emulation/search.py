@@ -14,14 +14,7 @@ from pymc_kernel.plugin.emulation.chains import Chains, Explorers, Particles, fl
 from pymc_kernel.plugin.emulation.challengers import COMPARED, Challengers
 from pymc_kernel.plugin.emulation.coarse import coarse_versions, is_difference
 from pymc_kernel.plugin.emulation.emulated_model import LearnedPart, limits_of, model_with
-from pymc_kernel.plugin.emulation.emulation import (
-    Emulation,
-    Round,
-    measured,
-    measured_by_pairs,
-    noise_variance,
-    normal_distance,
-)
+from pymc_kernel.plugin.emulation.emulation import Emulation, Round, measured, measured_by_pairs, normal_distance
 from pymc_kernel.plugin.emulation.evaluated import Evaluated
 from pymc_kernel.plugin.emulation.given_outputs import GivenOutputs
 from pymc_kernel.plugin.emulation.penalty import lost_on_average, with_penalties
@@ -245,9 +238,8 @@ class Search:
         if self.held_out_errors is not None:
             errors = np.concatenate([errors, self.held_out_errors[0]])
             inputs = [np.concatenate(pair) for pair in zip(inputs, self.held_out_errors[1], strict=True)]
-        is_finite = np.isfinite(errors).all(axis=(1, 2))
-        noise = noise_variance(errors[is_finite][:, :, 1:]) if is_finite.any() else np.zeros(len(inputs))
-        return measured_by_pairs(errors, inputs), noise
+        *own, noise = measured_by_pairs(errors, inputs)
+        return own, noise
 
     @property
     def held_out(self) -> float:
@@ -505,10 +497,11 @@ class Search:
     def problem(self) -> str:
         """Return what speaks against the emulated model; empty if nothing does."""
         best, failed, first_error = self.best, self.record.num_failed, self.first_error
+        sampler = "particles" if self.by_particles else "NUTS chains"
         if self.is_divided:
             last = self.rounds[-1]
             return (
-                f"the emulated model is learned where its {self._sampler} are (a distance of {last.distance:.2g} at "
+                f"the emulated model is learned where its {sampler} are (a distance of {last.distance:.2g} at "
                 f"fresh draws), but they do not agree (R-hat {last.rhat:.2f}), so that the distance from the true "
                 "posterior is not known: it has modes apart, or is hard to sample. More evaluations do not help. Take "
                 + ("" if self.by_particles else "a proper prior, from which particles can weigh modes, or ")
@@ -527,7 +520,7 @@ class Search:
                 )
             problems.append(f"its posterior is at a distance of {best.distance:.2g} from the true one ({cause})")
         if not chains_agree:
-            problems.append(f"{self._sampler} on it do not agree (R-hat {best.rhat:.2f})")
+            problems.append(f"{sampler} on it do not agree (R-hat {best.rhat:.2f})")
         elif not self.is_confirmed:
             problems.append("one round alone confirms its distance, or its chains no longer agree after the last one")
         if self.particles is not None and not self.particles.know_the_way:
@@ -540,10 +533,6 @@ class Search:
             + (_EXACT if differ and chains_agree and best.distance < POOR else "")
             + (f" {failed} evaluations failed; the first error: {first_error}" if failed and first_error else "")
         )
-
-    @property
-    def _sampler(self) -> str:
-        return "particles" if self.by_particles else "NUTS chains"
 
     def _held_out_distance(self) -> float:
         """Return the distance at all places like the draws, each predicted from other places.

@@ -62,12 +62,9 @@ class Unknown(NamedTuple):
         Each place gives all rows of a function. A function learned from fewer is too smooth, and chains never leave a
         mode that they found on it. A log likelihood at prior draws says little about a posterior that is far away.
         """
-        sizes = [0]
-        for part in self.parts:
-            if not (part.is_term or part.like.is_estimate):
-                fewest_rows = int(np.bincount(part.functions).min())
-                sizes.append(-(-_FIRST_ROWS * part.like.sizes[0] // fewest_rows))
-        return max(sizes)
+        parts = (part for part in self.parts if not (part.is_term or part.like.is_estimate))
+        sizes = ((part.like.sizes[0], int(np.bincount(part.functions).min())) for part in parts)
+        return max((-(-_FIRST_ROWS * num_inputs // fewest_rows) for num_inputs, fewest_rows in sizes), default=0)
 
     def check_sizes(self) -> None:
         """Raise ``ValueError`` where a row has more inputs than can be learned from few evaluations."""
