@@ -4,6 +4,7 @@ import warnings
 
 import numpy as np
 import pymc as pm
+import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor import wrap_py
@@ -12,7 +13,7 @@ import pymc_kernel as pk
 from pymc_kernel.emulation import fit_outputs, noisy_variance, variance_bound
 from pymc_kernel.plugin.emulation.emulate import part_of, search_of
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
-from pymc_kernel.plugin.emulation.penalty import Errors
+from pymc_kernel.plugin.emulation.penalty import arrays_of_bound, filled_up, of_rows, relative_errors
 from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
@@ -54,12 +55,13 @@ def fits_of(seed, count=20):
 def test_errors_are_standard_deviations_times_steps(functions):
     fits, bounds = zip(*(fits_of(f, 20 + f) for f in range(max(functions) + 1)), strict=True)
     inputs, steps = np.array([[0.5, 1.0], [2.9, 0.3], [5.0, 5.0]]), np.array([[1.0, 2.0], [-20.0, 3.0], [300.0, 0.0]])
-    errors = Errors(np.array(functions), "part", (2, 2))
-    errors.renew(bounds, [fit.inverse_length_scale for fit in fits], steps)
+    arrays = [arrays_of_bound(b, fit.inverse_length_scale) for b, fit in zip(bounds, fits, strict=True)]
+    filled = {k: filled_up([a[k] for a in arrays]) for k in arrays[0]}
+    of = of_rows({k: pytensor.shared(a, shape=a.shape) for k, a in filled.items()}, np.array(functions))
     z = np.concatenate([fits[f].scaled(inputs[[b]], inside=False) for b, f in enumerate(functions)])
     scales = np.array([fits[f].inverse_length_scale for f in functions])
     scaled = pt.specify_shape(pt.dmatrix(), (3, 2))
-    graph = errors(scaled, scaled * scales)
+    graph = relative_errors(of, scaled, scaled * scales) * steps
     variances = np.array([value_at(bounds[f], fits[f], inputs[[b]]).item() for b, f in enumerate(functions)])
     given = {scaled.owner.inputs[0]: z}
     np.testing.assert_allclose(graph.eval(given), np.sqrt(variances)[:, None] * steps, rtol=1e-5, atol=1e-4)

@@ -19,7 +19,7 @@ from pymc_kernel.emulation.fitted_outputs import SMALLEST
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows, distances_of_rows, times_of_rows
-from pymc_kernel.plugin.emulation.penalty import Errors, filled_up, of_rows, shared_arrays
+from pymc_kernel.plugin.emulation.penalty import arrays_of_bound, filled_up, of_rows, relative_errors, shared_arrays
 
 _FAR = 1e100  # coordinate of a place that is never the nearest
 
@@ -61,8 +61,10 @@ class LearnedPart:
             "high": (k,), "inverse_length_scale": (k,), "points": (None, k), "weights": (None, q),
             "coefficients": (1 + k + k * (k + 1) // 2, q), "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
-        num_errors = q if part.is_row_of_outputs else 1
-        self._errors = Errors(part.functions, name, (k, num_errors)) if part.has_penalty else None
+        if part.has_penalty:  # the arrays of ``arrays_of_bound``
+            sizes |= {"carriers": (None, k), "slopes": (k, None), "reduction": (None, None), "root": (1,)}
+        steps = np.zeros((len(part.functions), q if part.is_row_of_outputs else 1))
+        self._steps = pytensor.shared(steps, name=f"{name}_steps")
         self.shift = None
         """By how many of their errors the outputs of a single row are shifted, a scalar; None for no shift."""
         self.loss = None
@@ -94,16 +96,16 @@ class LearnedPart:
         bounds : sequence of VarianceBound
             Of each function; none without penalty.
         steps : ndarray (b, e)
-            See :meth:`Errors.renew`.
+            Largest errors of the rows, by which :func:`relative_errors` are multiplied.
         """
-        if self._errors is not None:
-            self._errors.renew(bounds, [fit.inverse_length_scale for fit in fits], steps)
+        self._steps.set_value(steps)
         self.is_factor.set_value(float(is_factor))
         values = []
-        for fit, (inputs, is_failed) in zip(fits, known, strict=True):
+        for fit, (inputs, is_failed), bound in zip(fits, known, bounds or [None] * len(fits), strict=True):
             places = fit.scaled(inputs, inside=False) * fit.inverse_length_scale
             keep = np.isfinite(places).all(axis=1) & is_failed.any()  # nothing to tell apart where none has failed
-            values.append(vars(fit) | {"known": places[keep], "is_failed": is_failed[keep]})
+            of_bound = arrays_of_bound(bound, fit.inverse_length_scale) if bound else {}
+            values.append(vars(fit) | {"known": places[keep], "is_failed": is_failed[keep]} | of_bound)
         for field, shared in self._shared.items():
             arrays = [np.atleast_1d(np.asarray(v[field], dtype=float)) for v in values]
             # Shorter arrays get points of weight zero, and places that are never the nearest.
@@ -117,8 +119,8 @@ class LearnedPart:
         z = self._rotated(axes, of)
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
         errors = 0.0
-        if self._errors is not None:
-            errors = self._errors(z, z * of["inverse_length_scale"])
+        if self.part.has_penalty:
+            errors = relative_errors(of, z, z * of["inverse_length_scale"]) * self._steps
             self.loss = 0.5 * (errors**2).sum()
         inside = self._rotated(pt.clip(axes, of["low"], of["high"]), of)
         s = inside * of["inverse_length_scale"]

@@ -26,48 +26,35 @@ from pymc_kernel.plugin.emulation.parts import distances_of_rows, times_of_rows
 _SMALLEST = 1e-12  # least variance of an output of amplitude one: above rounding, and its root has a finite slope
 
 
-class Errors:
-    """Possible errors of a part as a graph of its scaled inputs; all that they depend on is in shared variables.
+def arrays_of_bound(bound: VarianceBound, inverse_length_scale: np.ndarray) -> dict:
+    """Return all that :func:`relative_errors` depend on, of one function with inverse length scales (k,).
+
+    Their shapes are (m, k), (k, m), (m, m) and (1,) with m points.
+    """
+    root = np.sqrt(bound.quadratic)
+    return {
+        "carriers": bound.points * inverse_length_scale,
+        "slopes": bound.points.T * root / len(inverse_length_scale),
+        "reduction": bound.reduction.T,  # zero for points that are filled up
+        "root": [root],
+    }
+
+
+def relative_errors(of: Mapping[str, TensorVariable], z, s):
+    """Return possible errors (b, 1) of outputs of amplitude one, as a graph of scaled inputs.
 
     Parameters
     ----------
-    functions : ndarray of int (b,)
-        Of each row.
-    name : str
-        Of the shared variables.
-    sizes : tuple of int
-        Of inputs and errors, k and e.
+    of : mapping
+        Arrays of :func:`arrays_of_bound`, as :func:`of_rows` returns them.
+    z, s : TensorVariable (b, k)
+        Scaled inputs, and these times inverse length scales.
     """
-
-    def __init__(self, functions: np.ndarray, name: str, sizes: tuple[int, int]):
-        num_inputs, num_errors = sizes
-        self._functions = functions
-        sizes = {"scaled": (None, num_inputs), "slopes": (num_inputs, None), "reduction": (None, None), "root": (1,)}
-        self._shared = shared_arrays(f"{name}_penalty", int(functions.max()) + 1, sizes)
-        self._steps = pytensor.shared(np.zeros((len(functions), num_errors)), name=f"{name}_steps")
-
-    def renew(
-        self, bounds: Sequence[VarianceBound], inverse_length_scales: Sequence[np.ndarray], steps: np.ndarray
-    ) -> None:
-        """Put in the bounds and inverse length scales (k,) of each function, and the largest errors (b, e) of rows."""
-        roots = [np.sqrt([b.quadratic]) for b in bounds]
-        values = {
-            "scaled": [b.points * inverse for b, inverse in zip(bounds, inverse_length_scales, strict=True)],
-            "slopes": [b.points.T * root / b.points.shape[1] for b, root in zip(bounds, roots, strict=True)],
-            "reduction": [b.reduction.T for b in bounds],  # zero for points that are filled up
-            "root": roots,
-        }
-        for field, shared in self._shared.items():
-            shared.set_value(filled_up(values[field]))
-        self._steps.set_value(steps)
-
-    def __call__(self, z, s):
-        """Return errors (b, e) at scaled inputs z (b, k), and s (b, k), these times inverse length scales."""
-        scaled, slopes, reduction, root = of_rows(self._shared, self._functions).values()
-        covariance = pt.exp(-0.5 * distances_of_rows(s, scaled)) + (root + times_of_rows(z, slopes)) ** 2
-        explained = (times_of_rows(covariance, reduction) ** 2).sum(axis=1, keepdims=True)
-        variance = 1.0 + (root * (1.0 + (z**2).mean(axis=1, keepdims=True))) ** 2 - explained
-        return pt.sqrt(pt.maximum(variance, _SMALLEST)) * self._steps
+    linear = of["root"] + times_of_rows(z, of["slopes"])
+    covariance = pt.exp(-0.5 * distances_of_rows(s, of["carriers"])) + linear**2
+    explained = (times_of_rows(covariance, of["reduction"]) ** 2).sum(axis=1, keepdims=True)
+    variance = 1.0 + (of["root"] * (1.0 + (z**2).mean(axis=1, keepdims=True))) ** 2 - explained
+    return pt.sqrt(pt.maximum(variance, _SMALLEST))
 
 
 def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | None:
