@@ -154,8 +154,7 @@ def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray
     predicted = np.empty_like(outputs, dtype=float)
     for fold in np.unique(folds):
         left = folds == fold
-        others = whole._replace(z=z[~left], moved=moved[~left])
-        predicted[left] = _fitted(others, kind)(inputs[left])
+        predicted[left] = _fitted(whole._replace(z=z[~left], moved=moved[~left]), kind)(inputs[left])
     return predicted
 
 

@@ -18,7 +18,7 @@ from pymc_kernel.rounds.particles import sample_particles
 # Runs on hares and lynx that found the right mode: 4 of 6 with 0, 8 of 8 with 2, 4 of 6 with 2 at once, 7 of 8 with 4.
 _EXPLORERS = 2  # additional chains; each gives one evaluation a round
 _POWER_GROWTH = 2.0  # largest factor by which their power grows in a round: two values say little about an error
-SMALLEST_VARIANCE = 1e-12  # of a coordinate in which all draws are equal
+_SMALLEST_VARIANCE = 1e-12  # of a coordinate in which all draws are equal
 _BLOCK = 50  # draws of each chain between two checks of convergence
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws: with some hundred a chain, noise alone gives about this
@@ -146,7 +146,7 @@ def raveled(position: np.ndarray) -> RaveledVars:
 
 def variances_of(draws: np.ndarray) -> np.ndarray:
     """Return the variances (d,) of draws (n, d), above zero."""
-    return np.maximum(draws.var(axis=0), SMALLEST_VARIANCE)
+    return np.maximum(draws.var(axis=0), _SMALLEST_VARIANCE)
 
 
 def first_metric(start: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> QuadPotentialDiagAdapt:

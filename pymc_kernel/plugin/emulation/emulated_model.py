@@ -115,7 +115,8 @@ class LearnedPart:
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
         functions, block = self.part.functions, self.part.like.block
         of = of_rows(self._shared, functions)
-        axes = (_where(of["log_inputs"], _log, inputs) - of["center"]) / of["scale"]
+        on_scale = _where(of["log_inputs"], lambda x: pt.log(pt.maximum(x, SMALLEST)), inputs)
+        axes = (on_scale - of["center"]) / of["scale"]
         z = self._rotated(axes, of)
         is_failed = self._is_next_to_failed(z * of["inverse_length_scale"], of)
         errors = 0.0
@@ -152,10 +153,6 @@ class LearnedPart:
         nearest = ((s[:, None, :] - of["known"]) ** 2).sum(axis=2).argmin(axis=1)
         failed = of["is_failed"]
         return (failed[nearest] if self.part.num_functions == 1 else failed[pt.arange(s.shape[0]), nearest]) > 0.5
-
-
-def _log(values):
-    return pt.log(pt.maximum(values, SMALLEST))
 
 
 def _where(flags, function, values):

@@ -215,16 +215,15 @@ class Evaluations:
             return
         best = int(usable[np.argmax(firsts[usable])])
         position = np.array(self._keeper.arrays[_POSITION][0, best])
-        for _, result, error in self.workers.run(evaluate_one, [best], self._arguments(lambda i: position)):
-            value = np.atleast_1d(result[0] if error is None else np.nan)[0]
-            if not np.isfinite(value):  # a time-out, say, which tells nothing of the likelihood
-                return
-            if not math.isclose(value, firsts[best], abs_tol=_SAME_NATS):  # or by 1e-9 of its size
-                raise ValueError(
-                    f"the store was made with another likelihood: evaluation {best} has {firsts[best]:.6g} there, and "
-                    f"{value:.6g} now. Give another path; or, where the likelihood is random, make it a "
-                    "pk.EstimatedLikelihood, whose noise has a seed."
-                )
+        [(_, result, error)] = self.workers.run(evaluate_one, [best], self._arguments(lambda i: position))
+        value = np.atleast_1d(result[0] if error is None else np.nan)[0]
+        # NaN after a time-out, say, tells nothing of the likelihood. Close are values also by 1e-9 of their size.
+        if np.isfinite(value) and not math.isclose(value, firsts[best], abs_tol=_SAME_NATS):
+            raise ValueError(
+                f"the store was made with another likelihood: evaluation {best} has {firsts[best]:.6g} there, and "
+                f"{value:.6g} now. Give another path; or, where the likelihood is random, make it a "
+                "pk.EstimatedLikelihood, whose noise has a seed."
+            )
 
     def _arguments(self, position_of):
         return lambda i: (self._true, self._entropy, i, position_of(i), self._timeout)

@@ -18,14 +18,7 @@ from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.linalg import ridged_cholesky
 from pymc_kernel.mcmc.adaptive_metropolis import optimal_scale
 from pymc_kernel.mcmc.metropolis import metropolis_accept
-from pymc_kernel.plugin.emulation.chains import (
-    SMALLEST_VARIANCE,
-    Chains,
-    density_and_gradient,
-    first_metric,
-    raveled,
-    variances_of,
-)
+from pymc_kernel.plugin.emulation.chains import Chains, density_and_gradient, first_metric, raveled, variances_of
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise, estimated_terms
 from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.priors import STARTS_TRIED
@@ -162,15 +155,15 @@ class EmulatedGroups(ArrayStepShared):
         self._begin(True)
         super().__init__(model.value_vars, {}, rng=rng)
         variances, size = variances_of(self._starts), self._starts.shape[1]
-        self._of_blocks = [_OfBlock(function, block, size) for block, _ in self.blocks]
         self._steps = []
-        for (block, _), of_block in zip(self.blocks, self._of_blocks, strict=True):
+        for block, _ in self.blocks:
             of_metric, own = self.rng.spawn(2)
             metric = first_metric(self._starts[:, block].mean(axis=0), variances[block], of_metric)
-            settings = {"logp_dlogp_func": of_block, "potential": metric, "rng": own}
+            settings = {"logp_dlogp_func": _OfBlock(function, block, size), "potential": metric, "rng": own}
             self._steps.append(pm.NUTS(model=emulated, **settings, **kwargs))
         self._fresh = [s.sampling_state for s in self._steps]
-        covariance = np.atleast_2d(np.cov(self._starts, rowvar=False)) + SMALLEST_VARIANCE * np.eye(size)
+        covariance = np.atleast_2d(np.cov(self._starts, rowvar=False))
+        np.fill_diagonal(covariance, np.maximum(covariance.diagonal(), variances))  # which are above zero
         self._walks = [ridged_cholesky(covariance[np.ix_(block, block)]) for block, _ in self.blocks]
 
     def _found_blocks(self) -> list[tuple[np.ndarray, tuple[int, ...]]]:
@@ -288,8 +281,8 @@ class EmulatedGroups(ArrayStepShared):
 
     def _proposed(self, number, x):
         """Return where NUTS on the emulated density of one block goes, and whether it diverged on its way."""
-        (block, _), of_block, step = self.blocks[number], self._of_blocks[number], self._steps[number]
-        of_block.position = x
+        (block, _), step = self.blocks[number], self._steps[number]
+        step._logp_dlogp_func.position = x
         q, has_diverged = raveled(x[block]), False
         with np.errstate(all="ignore"):
             for _ in range(self._transitions):

@@ -130,11 +130,11 @@ class GivenOutputs:
         calls, parts, estimated = self.unknown.calls, self.unknown.parts, self.unknown.estimated
         errors = np.empty((len(evaluated), 1 + len(estimated)))
         for row, x, e, rows_of_parts in zip(errors, positions, evaluated, predicted, strict=True):
-            of_calls = {}
+            learned = {}
             for part, rows in zip(parts, rows_of_parts, strict=True):
-                edges = np.cumsum([calls[i].num_rows for i in part.calls])[:-1]
-                of_calls |= dict(zip(part.calls, np.split(rows, edges), strict=True))
-            row[1:] = [e.outputs[i][0].item() - of_calls[i].item() for i in estimated]
+                if part.like.is_estimate:  # calls of one row and one number each
+                    learned |= dict(zip(part.calls, rows.ravel(), strict=True))
+            row[1:] = [e.outputs[i][0].item() - learned[i] for i in estimated]
             with np.errstate(invalid="ignore"):  # an estimate of zero
                 row[0] = e.log_density - self.log_density(rows_of_parts, x) - row[1:].sum()
         inputs = [np.array([calls[i].inputs(e.inputs[i])[0] for e in evaluated[::2]]) for i in estimated]

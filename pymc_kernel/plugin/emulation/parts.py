@@ -53,8 +53,9 @@ class Rows(NamedTuple):
     @property
     def sizes(self) -> tuple[int, int]:
         """Numbers of inputs and outputs of a row."""
-        shared = [int(np.prod(s)) // (1 if a is None else self.num_rows) for s, a in self._inputs]
-        return sum(shared), sum(int(np.prod(s)) for s in self.output_shapes) // self.num_rows
+        pairs = zip(self.input_shapes, self.input_axes, strict=True)
+        inputs = [int(np.prod(shape)) // (1 if axis is None else self.num_rows) for shape, axis in pairs]
+        return sum(inputs), sum(int(np.prod(s)) for s in self.output_shapes) // self.num_rows
 
     @property
     def block(self) -> int:
@@ -66,21 +67,16 @@ class Rows(NamedTuple):
         is_along_rows = not shape or (self.shape and axis % len(shape) == len(shape) - 1)
         return num_outputs if is_along_rows or len(self.output_shapes) > 1 or num_outputs % shape[-1] else shape[-1]
 
-    @property
-    def _inputs(self):
-        return zip(self.input_shapes, self.input_axes, strict=True)
-
     def inputs(self, values: Sequence) -> np.ndarray | TensorVariable:
         """Return the rows (b, k) of the inputs, of arrays or of tensors."""
         lib = np if all(isinstance(v, np.ndarray) for v in values) else pt
         rows = []
-        for value, (shape, axis) in zip(values, self._inputs, strict=True):
+        for value, shape, axis in zip(values, self.input_shapes, self.input_axes, strict=True):
             size = int(np.prod(shape))
             if axis is None:
                 rows.append(lib.broadcast_to(value.reshape((1, size)), (self.num_rows, size)))
             else:
-                moved = value if axis == 0 else lib.moveaxis(value, axis, 0)
-                rows.append(moved.reshape((self.num_rows, size // self.num_rows)))
+                rows.append(lib.moveaxis(value, axis, 0).reshape((self.num_rows, size // self.num_rows)))
         return lib.concatenate([r.astype("float64") for r in rows], axis=1)
 
     def outputs(self, values: Sequence[np.ndarray]) -> np.ndarray:

@@ -142,8 +142,7 @@ class Search:
             return self.particles.passed
         if not prior.is_proper:
             return np.empty((0, self.initial.size))
-        if self.explorers is None:
-            self.explorers = Explorers(self.chains, prior, self.rng)
+        self.explorers = self.explorers or Explorers(self.chains, prior, self.rng)
         with interrupts_wait.not_here():
             return self.explorers.draw(self._best_places())
 
@@ -338,7 +337,11 @@ class Search:
         if self.draws is None:
             self.chains.begin(best, variances_of(prior.draw(self.rng, PRIOR_DRAWS)), self.rng)
         elif not (Chains.have_converged(self.rhat) and self.chains.have_density):
-            self._begin_anew(best)
+            # Chains are lost in a spurious or far lower mode, or where an evaluation has failed since: they move to the
+            # best places. The others may be in modes of their own, or mix slowly.
+            least = self._least()
+            lost = [c for c, x in enumerate(self.chains.places) if not self.chains.log_density(x) >= least]
+            self.chains.places[lost] = best[: len(lost)]
         if self.explorers is not None:
             self.chains.exchange(self.explorers.chains, self.rng)
         return self.chains.draw(is_short=self._is_poor)
@@ -376,16 +379,6 @@ class Search:
         known = (x for x in self.record.best_places(len(self.record)) if np.isfinite(self.chains.log_density(x)))
         best = list(islice(known, _CHAINS))
         return np.array(best)[np.arange(_CHAINS) % len(best)] if best else np.empty((0, self.initial.size))
-
-    def _begin_anew(self, best) -> None:
-        """Move lost chains to the best places.
-
-        A chain is lost if it is in a spurious or far lower mode, or where an evaluation has failed since. The other
-        chains may be in modes of their own, or mix slowly.
-        """
-        places, least = self.chains.places, self._least()
-        lost = [c for c, x in enumerate(places) if not self.chains.log_density(x) >= least]
-        places[lost] = best[: len(lost)]
 
     def _least(self):
         """Return the log density below which hardly any draw lies, given the largest one known."""
