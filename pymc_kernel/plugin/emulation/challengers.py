@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import NamedTuple
 
 import numpy as np
@@ -219,7 +219,7 @@ class Challengers:
 
 def _drawn_beside(challengers, draws, penalty_share):
     """Return the last of ``draws`` (chains, n, d) with as many draws of challengers after them, and their R-hat."""
-    with _without(penalty_share):
+    with nullcontext() if penalty_share is None else _without(penalty_share):
         others, _ = challengers.draw()
     count = min(draws.shape[1], others.shape[1])
     both = np.concatenate([draws[:, -count:], others[:, -count:]])
@@ -228,10 +228,7 @@ def _drawn_beside(challengers, draws, penalty_share):
 
 @contextmanager
 def _without(penalty_share) -> Iterator[None]:
-    """Take the penalty away; nothing where there is none to take."""
-    if penalty_share is None:
-        yield
-        return
+    """Take the penalty away."""
     try:
         penalty_share.set_value(0.0)
         yield

@@ -62,7 +62,7 @@ class LearnedPart:
             "coefficients": (1 + k + k * (k + 1) // 2, q), "known": (None, k), "is_failed": (None,), "total": (1,),
         }  # fmt: skip
         if part.has_penalty:  # the arrays of ``arrays_of_bound``
-            sizes |= {"carriers": (None, k), "slopes": (k, None), "reduction": (None, None), "root": (1,)}
+            sizes |= {"carriers": (None, k), "slopes": (None, k), "reduction": (None, None), "root": (1,)}
         steps = np.zeros((len(part.functions), q if part.is_row_of_outputs else 1))
         self._steps = pytensor.shared(steps, name=f"{name}_steps")
         self.shift = None

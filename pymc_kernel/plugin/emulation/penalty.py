@@ -29,13 +29,13 @@ _SMALLEST = 1e-12  # least variance of an output of amplitude one: above roundin
 def arrays_of_bound(bound: VarianceBound, inverse_length_scale: np.ndarray) -> dict:
     """Return all that :func:`relative_errors` depend on, of one function with inverse length scales (k,).
 
-    Their shapes are (m, k), (k, m), (m, m) and (1,) with m points.
+    Their shapes are (m, k), (m, k), (m, m) and (1,) with m points.
     """
     root = np.sqrt(bound.quadratic)
     return {
         "carriers": bound.points * inverse_length_scale,
-        "slopes": bound.points.T * root / len(inverse_length_scale),
-        "reduction": bound.reduction.T,  # zero for points that are filled up
+        "slopes": bound.points * root / len(inverse_length_scale),
+        "reduction": bound.reduction,  # zero for points that are filled up
         "root": [root],
     }
 
@@ -50,9 +50,9 @@ def relative_errors(of: Mapping[str, TensorVariable], z, s):
     z, s : TensorVariable (b, k)
         Scaled inputs, and these times inverse length scales.
     """
-    linear = of["root"] + times_of_rows(z, of["slopes"])
+    linear = of["root"] + times_of_rows(z, of["slopes"].mT)
     covariance = pt.exp(-0.5 * distances_of_rows(s, of["carriers"])) + linear**2
-    explained = (times_of_rows(covariance, of["reduction"]) ** 2).sum(axis=1, keepdims=True)
+    explained = (times_of_rows(covariance, of["reduction"].mT) ** 2).sum(axis=1, keepdims=True)
     variance = 1.0 + (of["root"] * (1.0 + (z**2).mean(axis=1, keepdims=True))) ** 2 - explained
     return pt.sqrt(pt.maximum(variance, _SMALLEST))
 
