@@ -21,7 +21,7 @@ from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_kernel.emulation import VarianceBound
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
-from pymc_kernel.plugin.emulation.parts import distances_of_rows, times_of_rows
+from pymc_kernel.plugin.emulation.parts import distances_of_rows, products_of_rows
 
 _SMALLEST = 1e-12  # least variance of an output of amplitude one: above rounding, and its root has a finite slope
 
@@ -50,9 +50,9 @@ def relative_errors(of: Mapping[str, TensorVariable], z, s):
     z, s : TensorVariable (b, k)
         Scaled inputs, and these times inverse length scales.
     """
-    linear = of["root"] + times_of_rows(z, of["slopes"].mT)
+    linear = of["root"] + products_of_rows(z, of["slopes"])
     covariance = pt.exp(-0.5 * distances_of_rows(s, of["carriers"])) + linear**2
-    explained = (times_of_rows(covariance, of["reduction"].mT) ** 2).sum(axis=1, keepdims=True)
+    explained = (products_of_rows(covariance, of["reduction"]) ** 2).sum(axis=1, keepdims=True)
     variance = 1.0 + (of["root"] * (1.0 + (z**2).mean(axis=1, keepdims=True))) ** 2 - explained
     return pt.sqrt(pt.maximum(variance, _SMALLEST))
 
