@@ -126,7 +126,7 @@ class LearnedPart:
         inside = self._rotated(pt.clip(axes, of["low"], of["high"]), of)
         s = inside * of["inverse_length_scale"]
         trend = self._trend(inside, of)
-        if self.part.is_term:  # beyond the range learned from, terms follow their trend where it is lower
+        if self.falls:
             trend = pt.minimum(trend, self._trend(z, of))
         learned = times_of_rows(pt.exp(-0.5 * distances_of_rows(s, of["points"])), of["weights"]) + trend
         if self.shift is not None:
@@ -137,6 +137,11 @@ class LearnedPart:
         sums = pt.switch(has_total, pt.repeat(blocks, block, axis=1), 1.0)
         outputs = pt.switch(has_total, outputs * of["total"] / sums, outputs)
         return pt.switch(is_failed[:, None], np.nan, outputs)
+
+    @property
+    def falls(self) -> bool:
+        """Whether, beyond the range learned from, outputs follow their trend where it is lower than at the border."""
+        return self.part.is_term
 
     def _trend(self, z, of):
         """Return the trends (b, q) at scaled inputs (b, k)."""
