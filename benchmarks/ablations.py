@@ -263,7 +263,7 @@ PARTICLES = {
         "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     },
     differences.Differences: {
-        "places anew": {"smc.differences.Differences.adapt": _without_places},
+        "places anew": {"smc.moves.Differences.adapt": _without_places},
     },
 }
 

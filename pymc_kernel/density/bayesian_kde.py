@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pymc_kernel.density.fitted_kde import FittedKDE, checked_data, without_ties
-from pymc_kernel.density.sites import STRUCTURES, Likelihood, precision_prior, propagate, start_at_rule_of_thumb
+from pymc_kernel.density.propagation import STRUCTURES, Likelihood, precision_prior, propagate, start_at_rule_of_thumb
 from pymc_kernel.kernels.points import check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 

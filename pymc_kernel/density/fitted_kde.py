@@ -7,7 +7,14 @@ from functools import cached_property, partial
 import numpy as np
 from scipy.special import gammaln
 
-from pymc_kernel.density.sites import GammaPosterior, Likelihood, Propagation, WishartPosterior, empty_sites, propagate
+from pymc_kernel.density.propagation import (
+    GammaPosterior,
+    Likelihood,
+    Propagation,
+    WishartPosterior,
+    empty_sites,
+    propagate,
+)
 from pymc_kernel.errors import warn_caller
 from pymc_kernel.kernels.points import as_points, check_between
 from pymc_kernel.linalg import LOG_2PI, definite_cholesky

@@ -7,7 +7,7 @@ import numpy as np
 
 from pymc_kernel.likelihood_free.learned_likelihood import Chance, FittedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
-from pymc_kernel.smc.differences import fit_mixture
+from pymc_kernel.smc.moves import fit_mixture
 from pymc_kernel.smc.weights import impossible_as_zero
 
 _OUTSIDE = 0.002  # of a round's own draws that lie outside of its region

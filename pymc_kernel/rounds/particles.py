@@ -1,7 +1,7 @@
 """Draws from a posterior whose log likelihood is a cheap function of many points at once, such as a learned one.
 
 Particles go from the prior to the posterior through powers of the likelihood (``smc.tempering``) by differential
-evolution (``smc.differences``), a few moves at each power and many at the last: until they no longer correlate with
+evolution (``smc.moves``), a few moves at each power and many at the last: until they no longer correlate with
 where they were when they were last resampled.
 """
 
@@ -13,8 +13,7 @@ import numpy as np
 from pymc_kernel.kernels.points import check_whole
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.smc import tempering
-from pymc_kernel.smc.differences import Differences
-from pymc_kernel.smc.moves import Evaluated, largest_correlation
+from pymc_kernel.smc.moves import Differences, Evaluated, largest_correlation
 from pymc_kernel.smc.weights import impossible_as_zero
 
 LogLikelihood = Callable[[np.ndarray], np.ndarray]

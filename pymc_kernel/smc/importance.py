@@ -16,8 +16,7 @@ from scipy.special import logsumexp
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
 from pymc_kernel.mcmc import conditionally_normal
 from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal
-from pymc_kernel.smc.differences import fit_mixture
-from pymc_kernel.smc.moves import Evaluate, Evaluated
+from pymc_kernel.smc.moves import Evaluate, Evaluated, fit_mixture
 from pymc_kernel.smc.weights import effective_share, impossible_as_zero, log_mean_exp
 
 _ENOUGH = 0.5  # effective share of draws: no other proposal could do more than double it

@@ -8,7 +8,7 @@ from scipy.special import logsumexp, softmax
 from benchmarks.mixtures import CLAW, SHAPES, TRIMODAL
 from pymc_kernel.density import STRUCTURES, BayesianKDE
 from pymc_kernel.density.fitted_kde import student_mixture
-from pymc_kernel.density.sites import GammaPosterior, WishartPosterior
+from pymc_kernel.density.propagation import GammaPosterior, WishartPosterior
 
 
 def quadrature(x, rate):

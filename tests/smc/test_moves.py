@@ -7,8 +7,7 @@ from scipy import stats
 from pymc_kernel import scores as S
 from pymc_kernel import smc
 from pymc_kernel.mcmc import kameleon
-from pymc_kernel.smc.differences import Differences
-from pymc_kernel.smc.moves import covariance_factor
+from pymc_kernel.smc.moves import Differences, covariance_factor
 from tests.mcmc.chains import proposal_covariance
 from tests.reference.bananas import BANANA, worst_p_value
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
-from pymc_kernel.smc.differences import fit_mixture
+from pymc_kernel.smc.moves import fit_mixture
 
 MEANS = np.array([[0.0, 1.0], [300.0, -2.0]])
 COVARIANCES = np.array([[[4.0, 1.0], [1.0, 1.0]], [[100.0, -3.0], [-3.0, 0.2]]])
