@@ -68,14 +68,14 @@ from pymc_kernel import smc, stein
 from pymc_kernel.emulation import fit_outputs
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.likelihood_free.learned_likelihood import choices, residuals
-from pymc_kernel.likelihood_free.learned_likelihood.features import Block, ParameterMap
+from pymc_kernel.likelihood_free.learned_likelihood.features import ParameterMap
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.chain_checks import KnownPlaces
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
-from pymc_kernel.smc import differences, moves
+from pymc_kernel.smc import moves
 
 # -- Stein: draws to be judged ---------------------------------------------------------------------------
 
@@ -244,7 +244,7 @@ KHMC = {
 }
 
 
-_adapt = differences.Differences.adapt
+_adapt = moves.Differences.adapt
 
 
 def _without_places(self, learned, proposals, accept_prob):
@@ -262,7 +262,7 @@ PARTICLES = {
         "importance sampling at the end": {"config": {"importance": False}},
         "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     },
-    differences.Differences: {
+    moves.Differences: {
         "places anew": {"smc.moves.Differences.adapt": _without_places},
     },
 }
@@ -517,7 +517,7 @@ LIKELIHOOD = {
         "bumps in all": ("learned.LearnedLikelihood._sizes", lambda self, n, d: (_sizes(self, n, d)[0], 0)),
         "finer bumps": ("features._MAX_DIMS_OF_FINE", 0),
         "coefficients that depend": (
-            "stages.coefficient_blocks", lambda design, n, q: (np.array([0]), [Block("constant", 0, 1)]),
+            "stages.coefficient_blocks", lambda design, n, q: (np.array([0]), [1]),
         ),
         "all weights together": ("training._MAX_ROUNDS", 0),
         "scale of residuals": ("training._SCALES", np.ones(1)),
