@@ -39,7 +39,7 @@ def test_sequential_monte_carlo_finds_it_too():
 def test_sequential_monte_carlo_says_its_bandwidths(tmp_path):
     idata, again = (
         pk.sample_smc(
-            100, pk.ASMC, model=abc_model(epsilon=[[0.25]]), chains=2, cores=cores, random_seed=3, progressbar=False
+            400, pk.ASMC, model=abc_model(epsilon=[[0.25]]), chains=2, cores=cores, random_seed=3, progressbar=False
         )
         for cores in (2, 1)
     )
