@@ -40,9 +40,13 @@ def log_kernel_abc(simulated: np.ndarray, observed: np.ndarray, factor: np.ndarr
     if len(simulated) == 0:
         return -math.inf
     with np.errstate(over="ignore", invalid="ignore"):
-        logs = -0.5 * (whiten(simulated, observed, factor) ** 2).sum(axis=1)
+        if factor.ndim == 1:  # of thousands of summaries, perhaps
+            scaled, diagonal = (simulated - observed) / factor, factor
+        else:
+            scaled, diagonal = whiten(simulated, observed, factor), np.diag(factor)
+        logs = -0.5 * (scaled**2).sum(axis=1)
+    volume = np.log(diagonal).sum()
     logs[np.isnan(logs)] = -math.inf  # distances that overflow
-    volume = np.log(np.diag(factor)).sum()
     return float(np.logaddexp.reduce(logs) - math.log(num_simulations) - volume - 0.5 * len(observed) * LOG_2PI)
 
 
@@ -64,8 +68,7 @@ def _checked_factor(factor, width):
     factor = as_numbers(factor, "factor")
     if factor.shape not in ((width,), (width, width)):
         raise ValueError(f"factor must have shape ({width},) or ({width}, {width}), got {factor.shape}.")
-    factor = np.diag(factor) if factor.ndim == 1 else factor
-    if not (np.isfinite(factor).all() and (np.diag(factor) > 0.0).all()):
+    if not (np.isfinite(factor).all() and ((factor if factor.ndim == 1 else np.diag(factor)) > 0.0).all()):
         raise ValueError("factor must be finite, with positive bandwidths or a positive diagonal.")
     return factor
 

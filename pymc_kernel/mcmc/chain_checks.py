@@ -19,9 +19,9 @@ draws: of many ends, each with two maps, one exceeds any level by chance.
 
 **Missed modes.** If a chain covers its target, there are draws near every point whose log density is no lower than
 theirs. Points that were evaluated before the chain began, at draws from the prior for example, were not chosen by the
-chain: one that is as high as the draws and far from all of them belongs to a mode that the chain has not visited. R-hat
-does not show that where all chains are in one mode. A few such points seldom lie in a narrow mode, but one on its slope
-is enough: a short climb is made from every hill other than the highest.
+chain: one that is as high as the draws, with a valley between it and the nearest of them, belongs to a mode that the
+chain has not visited. R-hat does not show that where all chains are in one mode. A few such points seldom lie in a
+narrow mode, but one on its slope is enough: a short climb is made from every hill other than the highest.
 """
 
 import math
@@ -263,21 +263,29 @@ def missed(
     """Return the most likely of the places that a chain has missed, (d,), or None. O(m n d), some calls for each.
 
     These are places on hills where no draw is: half way to the nearest draws the density is lower than at both ends, by
-    more than two standard errors where each log density is an estimate with the standard deviation ``noise_sd``; where
-    that is NaN, none is missed. The places were evaluated beforehand, not chosen by the chain. Its draws (n, d) may be
-    thinned, but must all be from the target itself.
+    more than two standard errors where each log density is an estimate with the standard deviation ``noise_sd``. On
+    thin sheets that bend in many dimensions this is so of draws, too: then it tells nothing, and none is missed. The
+    places were evaluated beforehand, not chosen by the chain. Its draws (n, d) may be thinned, but must all be from the
+    target itself.
     """
-    if len(draws) < _FEWEST:
+    if len(draws) < _FEWEST or math.isnan(noise_sd):
         return None
     spreads = draws.std(axis=0)
     if not (spreads > 0.0).all():
         return None  # the chain has hardly moved; other warnings report that
     lowest, margin = np.quantile(log_densities, _LOW_QUANTILE), 2.0 * math.sqrt(2.0) * noise_sd
+
+    def is_cut_off(position, level, others):
+        distances = (((draws[others] - position) / spreads) ** 2).sum(axis=1)
+        for k in others[np.argsort(distances)[:_NUM_NEAREST]]:
+            if not log_density(0.5 * (position + draws[k])) < min(level, log_densities[k]) - margin:
+                return False
+        return True
+
+    every = np.arange(len(draws))
     for i in np.argsort(-places.log_densities):
         position, level = places.positions[i], places.log_densities[i]
-        if not level >= lowest:
-            continue
-        nearest = np.argsort((((draws - position) / spreads) ** 2).sum(axis=1))[:_NUM_NEAREST]
-        if all(log_density(0.5 * (position + draws[k])) < min(level, log_densities[k]) - margin for k in nearest):
-            return position
+        if level >= lowest and is_cut_off(position, level, every):
+            some = every[:: len(draws) // _FEWEST]
+            return None if any(is_cut_off(draws[k], log_densities[k], every[every != k]) for k in some) else position
     return None

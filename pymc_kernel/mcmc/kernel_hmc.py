@@ -295,7 +295,9 @@ def stretches(num_dims: int, num_tune: int) -> list[int]:
     return np.diff([0, *(t + 1 for t in due), num_tune]).tolist()
 
 
-def run(rng: np.random.Generator, state: State, log_density, config: Config, num_draws: int, settle) -> State:
+def run(
+    rng: np.random.Generator, state: State, log_density: walk.LogDensity, config: Config, num_draws: int, settle
+) -> State:
     """Return the state of one chain after a stretch; its draws and evaluations are remembered.
 
     ``settle`` is called after every draw with whether its proposal was accepted.

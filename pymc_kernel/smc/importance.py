@@ -57,10 +57,10 @@ def draw(
     """Return draws (size, ...) around particles of a posterior, their log weights (size,), and their effective number.
 
     The weights are not normalized: their mean estimates the evidence. They know nothing of a mode that none of the
-    draws hit. A particle there has a large weight, so the effective number is the smaller one of what the draws and
-    the particles say. Straight coordinates are looked for in all that was ``evaluated``,
-    which takes O(d^4) for each row, where draws of the first mixture would not be worth half their number. Costs
-    ``size`` evaluations, O(size k d^2) time with k components, at most 66, and O(size k d) memory.
+    draws hit. A particle there has a large weight, so the effective number is the smaller one of what the draws and the
+    particles say. Straight coordinates are looked for in all that was ``evaluated``, which takes O(d^4) for each row,
+    where draws of the first mixture would not be worth half their number. Costs ``size`` evaluations, O(size k d^2)
+    time with k components, at most 66, and O(size k d) memory.
     """
     proposals = [_Proposal.of(rng, particles.positions)]
     with np.errstate(all="ignore"):  # places that are far out in straight coordinates

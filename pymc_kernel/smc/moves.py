@@ -291,18 +291,18 @@ class Hamiltonian:
         return learned.fit.step_size if learned.fit is not None else self.walk.scale_of(learned.walk)
 
 
-type Moves = Walk | Kameleon | Hamiltonian
+type Moves = Walk | Kameleon | Hamiltonian | Differences
 
 
 # -- differential evolution: for targets of any shape and many modes -------------------------------------
 
-_TARGET_ACCEPT = 0.3  # of steps along differences
+_ACCEPT_OF_DIFFERENCES = 0.3  # of steps along differences
 _JITTER = 1e-3  # of a difference, so that finitely many of them reach every place
 _LARGEST_LOG_SCALE = 50.0  # of steps on an unbounded target, so that factors stay finite
 _MAX_POINTS = 3000  # that a mixture is fitted to
 _POINTS_A_NUMBER = 6.0  # points for each number of a component's mean and covariance, at least
 _MAX_COMPONENTS = 32
-_RIDGE = 1e-4  # of the variance within components, relative to that of all points in the same direction
+_WITHIN_RIDGE = 1e-4  # of the variance within components, relative to that of all points in the same direction
 _INFLATION = 1.3  # of each covariance: tails that are too light keep particles where they are
 _WIDE_SHARE, _WIDE = 0.05, 4.0  # weight of one normal for all, and the inflation of its covariance
 
@@ -329,7 +329,7 @@ def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> Joint:
     parts = [scaled[labels == label] for label in np.unique(labels)]
     centers = [part.mean(axis=0) for part in parts]
     squares = [(part - center).T @ (part - center) for part, center in zip(parts, centers, strict=True)]
-    within = _RIDGE * np.diag(np.diag(overall)) + sum(squares) / len(some)
+    within = _WITHIN_RIDGE * np.diag(np.diag(overall)) + sum(squares) / len(some)
     means, covariances, weights = [np.zeros(d), *centers], [_WIDE * overall], [_WIDE_SHARE]
     for part, square in zip(parts, squares, strict=True):
         # Shrunk to the pooled covariance, as if by d + 1 more points.
@@ -383,4 +383,4 @@ class Differences(Scaled):
         if learned.is_anew:
             return learned._replace(is_anew=False)
         rate = 2.0 * (1.0 + learned.num_adapted) ** -0.5
-        return following(learned._replace(is_anew=True), accept_prob, _TARGET_ACCEPT, rate, _LARGEST_LOG_SCALE)
+        return following(learned._replace(is_anew=True), accept_prob, _ACCEPT_OF_DIFFERENCES, rate, _LARGEST_LOG_SCALE)

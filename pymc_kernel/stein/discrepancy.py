@@ -86,6 +86,8 @@ def stein_matrix(draws, scores, kernel=None, *, how: str = "straighten") -> np.n
     merged = merge_repeats(chains)  # whose coordinates a discrepancy has
     stein, m = prepared(merged, kernel, how), len(merged.draws)
     matrix = tiles.fill(stein, slice(0, m), 0, np.empty((m, m)))
+    if m == len(chains.draws):
+        return matrix
     same = np.unique(np.concatenate([merged.draws, chains.draws]), axis=0, return_inverse=True)[1]
     place = np.argsort(same[:m])[same[m:]]
     return matrix[np.ix_(place, place)]

@@ -137,26 +137,47 @@ def test_the_other_sign_of_a_product_is_found_however_wide_the_draws_are(rng):
     assert missed(places, np.concatenate([draws, -draws]), np.tile(levels, 2), log_density) is None
 
 
-def test_noise_makes_no_valleys(rng):
-    """A normal distribution whose log density is an estimate: the draws and the places have the luckiest ones."""
+@pytest.mark.parametrize("width", [0.1, 1.0])
+def test_thin_shells_raise_no_alarm(rng, width):
+    """Of radius ten in five dimensions: chords leave the shell, also those between draws."""
 
-    def estimate(x):
-        return -0.5 * float(x @ x) + rng.standard_normal()
+    def log_density(x):
+        return -0.5 * ((np.linalg.norm(x) - 10.0) / width) ** 2
 
-    alarms = {0.0: 0, 1.0: 0}
+    def draws_of_shell(n):
+        x = rng.standard_normal((n, 5))
+        return x / np.linalg.norm(x, axis=1)[:, None] * (10.0 + width * rng.standard_normal((n, 1)))
+
+    alarms = 0
+    for _ in range(20):
+        places, draws = evaluated(draws_of_shell(21), log_density), draws_of_shell(200)
+        alarms += missed(places, draws, np.array([log_density(x) for x in draws]), log_density) is not None
+    assert alarms <= 2
+
+
+def test_noise_makes_no_valleys_and_hides_none(rng):
+    """Log densities are estimates, of which the draws and the places have the luckiest."""
+
+    def with_noise(log_density, sd):
+        return lambda x: log_density(x) + sd * rng.standard_normal()
+
+    estimate, alarms = with_noise(lambda x: -0.5 * float(x @ x), 1.0), 0
     for _ in range(50):
         draws = rng.standard_normal((200, 2))
         levels = np.array([estimate(x) for x in draws]) + 1.0
         places = evaluated(rng.standard_normal((50, 2)), estimate)
-        for noise_sd in alarms:
-            alarms[noise_sd] += missed(places, draws, levels, estimate, noise_sd) is not None
-    assert alarms[1.0] <= 2
-    assert alarms[0.0] > 25
-    places = evaluated(np.array([[-3.0]]), two_modes)
+        alarms += missed(places, draws, levels, estimate, 1.0) is not None
+    assert alarms <= 2
+
+    estimate = with_noise(two_modes, 0.5)
+    places = evaluated(np.array([[-3.0]]), estimate)
     draws = 3.0 + 0.2 * rng.standard_normal((200, 1))
-    levels = np.array([two_modes(x) for x in draws])
-    assert missed(places, draws, levels, two_modes, 0.5) is not None
-    assert missed(places, draws, levels, two_modes, math.nan) is None
+    levels = np.array([estimate(x) for x in draws])
+    assert missed(places, draws, levels, estimate, 0.5) == pytest.approx(-3.0)
+    assert missed(places, draws, levels, estimate) is None  # by the same noise draws seem to be cut off
+    never = Mock()
+    assert missed(places, draws, levels, never, math.nan) is None
+    assert not never.called
 
 
 def test_too_few_draws_or_a_chain_that_stands_tell_nothing():

@@ -98,11 +98,14 @@ class _BlockParameters:
         outputs = model.replace_rvs_by_values(params)
         self._values = [model.rvs_to_values[rv] for rv in model.free_RVs if rv in used]
         self._function = pymc_compile(self._values, outputs, on_unused_input="ignore", mode=QUICK)
-        draws = dict(zip(model.free_RVs, prior_expression(model), strict=True))
-        draws = [draws[rv] for rv in model.free_RVs if rv in used]
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Numba will use object mode")
-            drawn = pm.draw(draws, draws=num_draws, random_seed=rng) if draws else []
+        expressions = zip(model.free_RVs, prior_expression(model), strict=True)
+        wanted = [expression for rv, expression in expressions if rv in used]
+        try:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="Numba will use object mode")
+                drawn = pm.draw(wanted, draws=num_draws, random_seed=rng) if wanted else []
+        except NotImplementedError as error:  # of a distribution inside of another one
+            raise ValueError(f"{name!r} needs epsilon: a prior cannot be drawn from ({error}).") from error
         self._shapes = [values.shape[1:] for values in drawn]
         self._bounds = [(values.min(axis=0), values.max(axis=0)) for values in drawn]
         flat = [np.reshape(values, (num_draws, -1)).astype(float) for values in drawn]

@@ -155,11 +155,11 @@ class EmulatedGroups(ArrayStepShared):
         self._begin(True)
         super().__init__(model.value_vars, {}, rng=rng)
         variances, size = variances_of(self._starts), self._starts.shape[1]
-        self._steps = []
-        for block, _ in self.blocks:
+        self._steps, self._of_blocks = [], [_OfBlock(function, block, size) for block, _ in self.blocks]
+        for (block, _), of_block in zip(self.blocks, self._of_blocks, strict=True):
             of_metric, own = self.rng.spawn(2)
             metric = first_metric(self._starts[:, block].mean(axis=0), variances[block], of_metric)
-            settings = {"logp_dlogp_func": _OfBlock(function, block, size), "potential": metric, "rng": own}
+            settings = {"logp_dlogp_func": of_block, "potential": metric, "rng": own}
             self._steps.append(pm.NUTS(model=emulated, **settings, **kwargs))
         self._fresh = [s.sampling_state for s in self._steps]
         covariance = np.atleast_2d(np.cov(self._starts, rowvar=False))
@@ -281,8 +281,8 @@ class EmulatedGroups(ArrayStepShared):
 
     def _proposed(self, number, x):
         """Return where NUTS on the emulated density of one block goes, and whether it diverged on its way."""
-        (block, _), step = self.blocks[number], self._steps[number]
-        step._logp_dlogp_func.position = x
+        (block, _), of_block, step = self.blocks[number], self._of_blocks[number], self._steps[number]
+        of_block.position = x
         q, has_diverged = raveled(x[block]), False
         with np.errstate(all="ignore"):
             for _ in range(self._transitions):

@@ -152,7 +152,7 @@ class GivenOutputs:
         return np.where(np.isfinite(levels), levels, -np.inf)
 
     def _with_row(self, rows_of_parts, position, number, b, row):
-        """Return the log density at a position (d,) with outputs of parts, one of which has another row ``b`` (q,)."""
+        """Return the log density at a position (d,) with outputs of parts, one of which has other rows at ``b``."""
         rows = rows_of_parts[number].copy()
         rows[b] = row
         return self.log_density([*rows_of_parts[:number], rows, *rows_of_parts[number + 1 :]], position)

@@ -282,7 +282,6 @@ class TransitionStep(ArrayStepShared):
             visited = [np.array([one[i] for one in self.visited]) for i in range(2)]
             variance = self._log_estimate_variance(self.transition) if self.density.estimated else 0.0
             place = missed(self.known, *visited, self.density, math.sqrt(variance))
-            self.density.settle(False)
             words.append(missed_point_warning(place, self.coordinates))
         if self.is_judged_alone:
             simulated = [(position, summaries) for position, _, summaries in self.visited if summaries]
