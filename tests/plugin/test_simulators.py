@@ -236,9 +236,12 @@ def test_a_simulator_that_never_runs_says_why():
         abc_model(simulator=lambda rng, theta: rng.normal(theta), epsilon=None)
 
 
-def test_a_prior_that_cannot_be_drawn_needs_a_bandwidth():
+@pytest.mark.parametrize(
+    "prior", [pm.Flat, lambda name: pm.Censored(name, pm.Flat.dist(), lower=-1.0, upper=1.0)], ids=["flat", "inside"]
+)
+def test_a_prior_that_cannot_be_drawn_needs_a_bandwidth(prior):
     with pm.Model():
-        theta = pm.Flat("theta")
+        theta = prior("theta")
         with pytest.raises(ValueError, match="'y' needs epsilon: a prior cannot be drawn from"):
             pk.KernelABC("y", normal_simulator, theta, observed=np.zeros(1))
 
