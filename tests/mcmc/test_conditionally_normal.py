@@ -9,7 +9,7 @@ from benchmarks.measures import smallest_bulk_ess
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import kernel_hmc as kh
 from pymc_kernel.mcmc import surrogate_fit
-from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal, Scaling, fitted
+from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal, Scaling, _Regression, fitted
 from tests.mcmc.chains import moved, run, seen
 from tests.reference.bananas import bent_draws, bent_log_density
 from tests.reference.differences import central_differences
@@ -318,3 +318,17 @@ def test_a_scale_that_ends_at_zero_is_drawn(rng):
     thinned = draws[::10]
     assert stats.kstest(thinned[:, 0], stats.gamma(2.0).cdf).pvalue > 1e-4
     assert stats.kstest(thinned[:, 1] / thinned[:, 0], stats.norm.cdf).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("power", [0, 2, -2])
+def test_a_criterion_counts_each_function_once(rng, power):
+    """Of products, the driver squared times another coordinate is among the features of every driver already."""
+    places = rng.normal(size=(400, 3))
+    regression = _Regression(places, 0, np.ones((400, 1)), rng.normal(size=400))
+    scaling = Scaling(-0.2, power)
+    criterion, _ = regression.fit(scaling)
+    new = regression.features(scaling)
+    rank = np.linalg.matrix_rank(np.concatenate([regression.steady, new], axis=1)) - regression.steady.shape[1]
+    left = new - regression.steady @ np.linalg.lstsq(regression.steady, new)[0]
+    error = regression._left - left @ np.linalg.lstsq(left, regression._left, rcond=1e-9)[0]
+    assert criterion == pytest.approx(400 * np.log((error**2).mean()) + rank * np.log(400))
