@@ -230,7 +230,7 @@ def other_hills(
         by_distance = np.argsort((apart**2).sum(axis=1))
         for hill in np.take(hills, by_distance):
             budget -= 1
-            if not log_density(0.5 * (position + places.positions[hill])) < level:
+            if not _is_valley(log_density, position, places.positions[hill], level):
                 break
         else:
             hills.append(i)
@@ -238,6 +238,11 @@ def other_hills(
             climbs.append(_climb(position, level, log_density, scales, length, rng))
     tops, levels = [top for top, _ in climbs], [level for _, level in climbs]
     return KnownPlaces(np.reshape(tops, (len(tops), len(scales))), np.array(levels))
+
+
+def _is_valley(log_density, one, other, level):
+    """Return whether the density half way between two places is below ``level``, that of the lower place or less."""
+    return log_density(0.5 * (one + other)) < level
 
 
 def _climb(position, level, log_density, scales, num_steps, rng):
@@ -254,11 +259,7 @@ def _climb(position, level, log_density, scales, num_steps, rng):
 
 
 def missed(
-    places: KnownPlaces,
-    draws: np.ndarray,
-    log_densities: np.ndarray,
-    log_density: LogDensity,
-    noise_sd: float = 0.0,
+    places: KnownPlaces, draws: np.ndarray, log_densities: np.ndarray, log_density: LogDensity, noise_sd: float = 0.0
 ) -> np.ndarray | None:
     """Return the most likely of the places that a chain has missed, (d,), or None. O(m n d), some calls for each.
 
@@ -275,17 +276,16 @@ def missed(
         return None  # the chain has hardly moved; other warnings report that
     lowest, margin = np.quantile(log_densities, _LOW_QUANTILE), 2.0 * math.sqrt(2.0) * noise_sd
 
-    def is_cut_off(position, level, others):
-        distances = (((draws[others] - position) / spreads) ** 2).sum(axis=1)
-        for k in others[np.argsort(distances)[:_NUM_NEAREST]]:
-            if not log_density(0.5 * (position + draws[k])) < min(level, log_densities[k]) - margin:
-                return False
-        return True
+    def is_cut_off(position, level, own=None):
+        distances = (((draws - position) / spreads) ** 2).sum(axis=1)
+        if own is not None:
+            distances[own] = np.inf
+        nearest = np.argsort(distances)[:_NUM_NEAREST]
+        return all(_is_valley(log_density, position, draws[k], min(level, log_densities[k]) - margin) for k in nearest)
 
-    every = np.arange(len(draws))
     for i in np.argsort(-places.log_densities):
         position, level = places.positions[i], places.log_densities[i]
-        if level >= lowest and is_cut_off(position, level, every):
-            some = every[:: len(draws) // _FEWEST]
-            return None if any(is_cut_off(draws[k], log_densities[k], every[every != k]) for k in some) else position
+        if level >= lowest and is_cut_off(position, level):
+            some = range(0, len(draws), len(draws) // _FEWEST)
+            return None if any(is_cut_off(draws[k], log_densities[k], k) for k in some) else position
     return None

@@ -68,7 +68,8 @@ class LocalLikelihood:
 
     def replicates(self) -> list["LocalLikelihood"]:
         """Return replicates of the likelihood, which show its uncertainty; none if the fit has none."""
-        learned = {name: part for name, part in vars(self).items() if hasattr(part, "replicate")}
+        parts = {"fit": self.fit, "success": self.success, "match": self.match}
+        learned = {name: part for name, part in parts.items() if part is not None}
         numbers = range(self.fit.num_replicates)
         return [replace(self, **{name: part.replicate(i) for name, part in learned.items()}) for i in numbers]
 

@@ -85,8 +85,10 @@ def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wan
             "particles, a prior that is nearer to the data, or for an estimated likelihood more replicates."
         )
 
+    living = log_likelihood[alive]
+
     def share(step):
-        return effective_share(step * log_likelihood[alive])
+        return effective_share(step * living)
 
     low, high = 0.0, 1.0 - inverse_temperature
     if share(high) >= _LAST_STAGE_SHARE * wanted_share:

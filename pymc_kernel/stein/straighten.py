@@ -203,11 +203,14 @@ def normal_margins(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, n
     """
     if len(draws) < _FEWEST_FOR_TAILS:
         return draws, scores
-    moved, pulled = draws.copy(), scores.copy()
-    for i in range(draws.shape[1]):
-        if (transformed := _stretched(draws[:, i], scores[:, i])) is not None:
-            moved[:, i], pulled[:, i] = transformed
-    return (draws, scores) if (moved == draws).all() else (moved, pulled)
+    columns = [_stretched(draws[:, i], scores[:, i]) for i in range(draws.shape[1])]
+    stretched = [i for i, column in enumerate(columns) if column is not None]
+    if not stretched:
+        return draws, scores
+    draws, scores = draws.copy(), scores.copy()
+    for i in stretched:
+        draws[:, i], scores[:, i] = columns[i]
+    return draws, scores
 
 
 def _stretched(draws, scores):

@@ -9,7 +9,6 @@ from scipy.linalg import block_diag
 from scipy.special import expit
 
 from pymc_kernel.kernels.points import scales_of
-from pymc_kernel.linalg import squared_distances
 
 _SMALLEST = 1e-5  # eigenvalue of a kernel matrix, relative to the largest, above which its direction is a feature
 _WIDTH_OF_BUMPS = 6.0  # in standard deviations of a parameter, divided by how many bumps there are
@@ -141,7 +140,11 @@ class FeatureMap:
 
 
 def _gaussian(points, centers):
-    return np.exp(np.minimum(-0.5 * squared_distances(points, centers), 0.0))
+    exponent = points @ centers.T  # in place: less than half the time that squared distances and their copies take
+    exponent -= 0.5 * (points**2).sum(axis=1)[:, None]
+    exponent -= 0.5 * (centers**2).sum(axis=1)
+    np.minimum(exponent, 0.0, out=exponent)
+    return np.exp(exponent, out=exponent)
 
 
 def _inverse_root(kernel):

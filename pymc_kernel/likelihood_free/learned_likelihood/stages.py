@@ -44,13 +44,16 @@ class Design:
             self._plain = self.gram(weights)
         return self._plain
 
-    def gram(self, weights) -> np.ndarray:
-        """Return the weighted Gram matrix (p, p)."""
+    def gram(self, weights, columns=slice(None)) -> np.ndarray:
+        """Return the weighted Gram matrix (p, p); if indices of ``columns`` are given, with zeros for all others."""
         total = 0.0
         for block in row_blocks(len(self.values)):
-            part = self.values[block] * np.sqrt(weights[block, None])
+            part = self.values[block, columns] * np.sqrt(weights[block, None])
             total = total + part.T @ part
-        return total
+        p = self.values.shape[1]
+        out, chosen = np.zeros((p, p)), np.arange(p)[columns]
+        out[np.ix_(chosen, chosen)] = total
+        return out
 
     def of_features(self, precisions) -> np.ndarray:
         """Return the precisions (p,) of features from those (b,) of their blocks; zero for the constant."""
@@ -143,7 +146,10 @@ def _fit_moments(design, values, weights, start, log_sd_start):
 
 def _fit_mean(design, response, case, start, is_plain):
     """Return the fit and the leverage of each row."""
-    gram = design.plain_gram(case) if is_plain else design.gram(case)
+    if is_plain:
+        gram = design.plain_gram(case)
+    else:
+        gram = design.gram(case, np.flatnonzero(design.of_features(start) != np.inf))
     moment = design.values.T @ (case * response)
     fit = fit_blocks(gram, moment, case @ response**2, len(case), design.sizes, start)
     leverage = case / fit.noise * np.square(design.values[:, fit.active] @ fit.factor.T).sum(axis=1)

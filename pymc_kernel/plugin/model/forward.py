@@ -134,8 +134,9 @@ class ForwardSampler:
         """Return the data of a whole batch; only where ``is_vectorized`` is true."""
         _install(self._data_sources, _words(entropy, batch, _DATA, len(self._data_sources)).tolist())
         rows = len(free[0])
-        enough = [np.resize(v, (max(rows, _FEWEST_AT_ONCE), *v.shape[1:])) for v in free]  # by repeating them
-        return [values[:rows] for values in self._data(*enough)]
+        if rows < _FEWEST_AT_ONCE:
+            free = [np.repeat(v, _FEWEST_AT_ONCE, axis=0) for v in free]
+        return [values[:rows] for values in self._data(*free)]
 
     def each_data(self, free: list[np.ndarray], entropy: int, batch: int) -> Iterator[Callable]:
         """Yield for each draw a function that simulates its data, with the same random numbers at every call."""
