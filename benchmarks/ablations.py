@@ -17,6 +17,9 @@ of processor time. The last three are compared by their logarithms: geometric me
 difference of natural logarithms. ``burn-in`` is a regression from fifty standard deviations away. Curved are the
 families in ``CURVED``, where a normal approximation is poor; modes are apart in the families ``pair`` and ``apart``.
 
+``missed``: whether places of a search for a start are told as missed by a thousand exact draws of these posteriors, or
+by the half of them on one side (the first is a false alarm, and of the second more is better).
+
 ``evidence``: the error of the log evidence by 500 particles that walk, a root mean square over six runs, and their
 evaluations: mixtures and rings of the same drawn posteriors, and normal distributions in ten and twenty dimensions.
 
@@ -53,6 +56,7 @@ import pytensor.tensor as pt
 import xarray as xr
 from pytensor import wrap_py
 from scipy import stats
+from scipy.cluster.vq import kmeans2
 from scipy.special import expit
 
 import pymc_kernel as pk
@@ -71,10 +75,10 @@ from pymc_kernel.likelihood_free.learned_likelihood import choices, residuals
 from pymc_kernel.likelihood_free.learned_likelihood.features import ParameterMap
 from pymc_kernel.likelihood_free.learned_likelihood.summaries import SummaryMap
 from pymc_kernel.mcmc import kernel_hmc
-from pymc_kernel.mcmc.chain_checks import KnownPlaces
+from pymc_kernel.mcmc.chain_checks import KnownPlaces, missed
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
-from pymc_kernel.plugin.model.priors import ModelPrior
-from pymc_kernel.plugin.model.unconstrained import constrained_draws
+from pymc_kernel.plugin.model.priors import ModelPrior, prior_draws
+from pymc_kernel.plugin.model.unconstrained import constrained_draws, unconstrained_draws
 from pymc_kernel.smc import moves
 
 # -- Stein: draws to be judged ---------------------------------------------------------------------------
@@ -471,6 +475,60 @@ def burn_in_rows(first, repetitions, jobs):
     found = np.array(list(harness.results(burn_in_outcome, [(first + r,) for r in range(repetitions)], jobs)))
     for m, problems in enumerate(FAR):
         yield _row("khmc: burn-in", problems, found[:, :, m], are_logs=True)
+
+
+#: Rule -> the same, of the number of draws from each of which a valley must part a place that chains have missed.
+MISSED = {
+    "valleys from three draws, not one": {"mcmc.chain_checks._NUM_NEAREST": 1},
+    "valleys from three draws, not ten": {"mcmc.chain_checks._NUM_NEAREST": 10},
+}
+#: Problems -> families, and the standard deviation of noise that is added to each log density.
+MISSED_OF = {
+    "half of the draws, pair and apart": (("pair", "apart"), 0.0),
+    "half of the draws, product": (("product",), 0.0),
+    "all draws, curved": (CURVED, 0.0),
+    "all draws, others": ((*KHMC_GROUPS["others"], "pair", "apart"), 0.0),
+    "half of the draws, pair and apart, estimated": (("pair", "apart"), 1.0),
+    "all draws, estimated": ((*KHMC_GROUPS["others"], "pair", "apart"), 1.0),
+}
+
+
+def missed_outcome(family, seed, noise_sd):
+    """Return whether places are told that are missed, by half of a thousand exact draws and by all, under each rule.
+
+    The places are those that a search for a start evaluates, two hundred more than the draws of the prior. The half is
+    that of one sign of the first factor of a product, else the larger one of two clusters.
+    """
+    make, rng = drawn(family, seed), np.random.default_rng(seed)
+    model = make.make()
+    density, order = model.compile_logp(), [v.name for v in model.value_vars]
+    shapes = {name: np.shape(value) for name, value in model.initial_point().items()}
+
+    def log_density(position):
+        parts = np.split(position, np.cumsum([int(np.prod(shapes[name])) for name in order])[:-1])
+        exact = density({n: part.reshape(shapes[n]) for n, part in zip(order, parts, strict=True)})
+        return float(exact) + noise_sd * rng.standard_normal()
+
+    exact = xr.Dataset({n: (("chain", "draw", *(f"{n}_{k}" for k in range(x.ndim - 1))), x[None, :1000])
+                        for n, x in make.exact.items()})  # fmt: skip
+    draws = unconstrained_draws(exact, model)[0]
+    logs = np.array([log_density(x) for x in draws]) + noise_sd**2  # chains keep high estimates
+    _, places = prior_draws(model, model.value_vars, model.initial_point()).choose(log_density, rng, 200)
+    first = draws[:, 0] > 0.0 if family == "product" else kmeans2(draws / draws.std(axis=0), 2, rng=rng)[1] == 0
+    halves, found = (first if first.mean() > 0.5 else ~first, np.full(len(draws), True)), []
+    for patches in ({}, *MISSED.values()):
+        with _without(patches):
+            found.append([missed(places, draws[r], logs[r], log_density, noise_sd) is not None for r in halves])
+    return np.array(found, dtype=float)
+
+
+def missed_rows(first, repetitions, jobs):
+    """Yield rows of the places that draws have missed."""
+    for problems, (families, noise_sd) in MISSED_OF.items():
+        asked = [(family, seed, noise_sd) for seed in range(first, first + repetitions) for family in families]
+        found = np.array(list(harness.results(missed_outcome, asked, jobs)))
+        for k, name in enumerate(MISSED):
+            yield _row(f"missed: {name}", problems, found[:, [0, k + 1], int(problems.startswith("all"))])
 
 
 # -- learned likelihoods ---------------------------------------------------------------------------------
@@ -892,6 +950,7 @@ PARTS = {
     "stein": (STEIN, (*(f"wrong draws, {family}" for family in FAMILIES), "right draws"), stein_rows),
     "khmc": ([f"khmc: {name}" for name in KHMC], PROBLEMS, khmc_rows),
     "burn-in": (["khmc: burn-in"], FAR, burn_in_rows),
+    "missed": ([f"missed: {name}" for name in MISSED], tuple(MISSED_OF), missed_rows),
     "particles": (
         [f"{kind.__name__}: {name}" for kind, names in PARTICLES.items() for name in names],
         PROBLEMS,
