@@ -14,11 +14,13 @@ beside the posterior. Seeds from 1,000 on are for these tables alone.
 
 import contextlib
 import warnings
+from functools import partial
+from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 from scipy.spatial.distance import cdist
-from scipy.stats import nbinom
+from scipy.stats import nbinom, norm
 
 from benchmarks import harness
 from benchmarks.simulated_problems import FAMILIES, Problem, exact_draws, problem_of
@@ -30,6 +32,7 @@ from pymc_kernel.likelihood_free import LearnedLikelihood, regression_adjusted, 
 from pymc_kernel.plugin.simulation.trust import (
     NUM_REPLICATES,
     Weighted,
+    errors_of_learning,
     findings,
     learning_errors,
     second_opinion,
@@ -202,6 +205,21 @@ def beside_posterior(draws, exact, problem, observed):
     return (log_density(draws) < np.quantile(log_density(exact), _LEAST_LIKELY)).mean() - _LEAST_LIKELY
 
 
+class StandardNormal(NamedTuple):
+    """The prior of all problems."""
+
+    width: int
+    is_proper: bool = True
+
+    def draw(self, rng, size):
+        """Return draws (size, width)."""
+        return rng.standard_normal((size, self.width))
+
+    def log_density(self, z):
+        """Return the log density (n,)."""
+        return norm.logpdf(z).sum(axis=1)
+
+
 def one_answer(latent, data, observed, seed):
     """Return posterior and draws as ``sample_kbr`` makes them, but for the bootstrap."""
     rng = np.random.default_rng(seed)
@@ -229,7 +247,8 @@ def mechanisms_run(family, seed):
                 stack.enter_context(mock.patch(target, other))
             stack.enter_context(mock.patch("pymc_kernel.plugin.simulation.trust.LearnedLikelihood", Kept))
             posterior, draws = one_answer(latent, data, observed, seed)
-            said = str(second_opinion(posterior, latent, data, observed, np.random.default_rng(seed)))
+            prior, anew = partial(StandardNormal, problem.width), np.random.default_rng(seed)
+            said = second_opinion(posterior, latent, data, observed, prior, anew).words(np.zeros((2, 1)))
         found.append(measures(draws, exact, problem, observed, bool(said)))
     for quantile, adjust in REJECTION.values():
         answer, _ = rejected(*simulated, observed, quantile, adjust)
@@ -303,13 +322,13 @@ def warned_run(method, size, family, first, seed):
     effective, errors = 1.0 / (posterior.weights**2).sum(), learning_errors(posterior, replicates)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        opinion = second_opinion(posterior, latent, data, observed, rng)
-    nothing = np.zeros_like(opinion.shift)
+        opinion = second_opinion(posterior, latent, data, observed, partial(StandardNormal, problem.width), rng)
+    of_fits, nothing = errors_of_learning(posterior, replicates), np.zeros_like(opinion.shift)
     said = {
         "error of learning": findings(1.0, effective, errors["learning_error"], []),
-        "second opinion": str(opinion),
-        "its means and spreads alone": str(opinion._replace(outside=0.0)),
-        "its share of the draws alone": str(opinion._replace(shift=nothing, spread=nothing + 1.0)),
+        "second opinion": opinion.words(of_fits),
+        "its means and spreads alone": opinion._replace(outside=0.0).words(of_fits),
+        "its share of the draws alone": opinion._replace(shift=nothing, spread=nothing + 1.0).words(of_fits),
     }
     said["either"] = said["error of learning"] or said["second opinion"]
     drawn = np.concatenate(drawn)

@@ -2,6 +2,7 @@
 
 import warnings
 from concurrent.futures import Executor
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -10,6 +11,7 @@ import xarray as xr
 from pymc_kernel.embeddings import FittedRule, KernelBayesRule
 from pymc_kernel.embeddings.kernel_mean import smoothed_draws
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, judged, second_opinion
 
@@ -92,13 +94,12 @@ def sample_kbr(
     Sample statistics: ``typicality``, the share of simulations in regions at least as sparse as that of the
     observation; ``num_effective``, the effective number of simulations behind the draws; ``learning_error``, the
     largest standard deviation of a posterior mean between sixteen fits to resampled simulations, in posterior standard
-    deviations, and ``spread_learning_error``, the same for log spreads; by a likelihood learned from 2,000 of the same
+    deviations, and ``spread_learning_error``, the same for log spreads; by a likelihood learned from the same
     simulations, ``second_opinion_shift``, its means minus those of the posterior, in standard deviations of the latter,
-    ``second_opinion_spread``, the ratio of its standard deviations to the posterior's, ``second_opinion_outside``, the
-    share of the posterior where that likelihood is as low as for one in a hundred of its own draws, and
-    ``second_opinion_effective``, the effective number of simulations that it gives weight to; ``num_failed``,
-    simulations with NaN or infinite numbers; ``num_local``, simulations in the fit that is kept; its ``regularization``
-    and ``rank``. One warning lists all reasons to distrust the posterior.
+    ``second_opinion_spread``, the ratio of its standard deviations to the posterior's, and ``second_opinion_outside``,
+    the share of the posterior where that likelihood is as low as for one in a hundred of its own draws (NaN where the
+    prior has no density); ``num_failed``, simulations with NaN or infinite numbers; ``num_local``, simulations in the
+    fit that is kept; its ``regularization`` and ``rank``. One warning lists all reasons to distrust the posterior.
 
     **What it cannot detect.** A posterior can be right on average over similar data and still be too wide, or shifted,
     for these: no check by held-out simulations shows it. This is the usual error here, above all with many summaries,
@@ -130,7 +131,6 @@ def sample_kbr(
         fitted = rule.fit(latent, summaries, rng=rng)
     near = fitted.near(observed, rng)
     (posterior,) = near.posteriors(observed)
-    opinion = second_opinion(posterior, latent, summaries, observed, rng)
     factors = rng.standard_exponential((max(chains, NUM_REPLICATES), len(near.latent)))
     replicates = [near.refitted(row).posteriors(observed)[0] for row in factors]
     used = replicates[:chains] if chains > 1 else [posterior]
@@ -140,6 +140,7 @@ def sample_kbr(
     groups["kernel_weights"] = xr.Dataset(
         {"weight": ("simulation", weights), "position": (("simulation", "unconstrained"), fitted.latent)}
     )
+    opinion = second_opinion(posterior, latent, summaries, observed, partial(ModelPrior, model), rng)
     failed = fitted.num_dropped
     warn_of_failed_pairs(failed, failed + len(fitted.latent))
     is_long = summary is None and np.size(observed) > _MANY_NUMBERS

@@ -1,6 +1,7 @@
 """Rejection ABC for PyMC models: the baseline for all other likelihood-free methods."""
 
 from concurrent.futures import Executor
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -10,6 +11,7 @@ from pymc_kernel.embeddings.kernel_mean import resample
 from pymc_kernel.kernels.points import robust_scales
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
+from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
 from pymc_kernel.plugin.simulation.trust import NUM_REPLICATES, Weighted, judged, second_opinion
 
@@ -63,7 +65,7 @@ def sample_abc(
         ``posterior``, ``prior``, ``prior_predictive``, ``observed_data``, and ``sample_stats``: ``accept`` (share),
         ``epsilon`` (largest accepted distance, in spreads), ``num_simulations``, ``num_accepted``, ``num_failed``, and,
         as in :func:`sample_kbr`, ``typicality``, ``num_effective``, ``learning_error``, ``spread_learning_error``,
-        ``second_opinion_shift``, ``second_opinion_spread``, ``second_opinion_outside``, ``second_opinion_effective``.
+        ``second_opinion_shift``, ``second_opinion_spread``, ``second_opinion_outside``.
 
     Notes
     -----
@@ -110,7 +112,7 @@ def sample_abc(
     replicates = [adjusted(weights * row) for row in factors]
     used, draws = replicates[:chains] if chains > 1 else [posterior], draws or len(weights)
     positions = np.concatenate([one.points[resample(one.weights, draws, rng)] for one in used])
-    opinion = second_opinion(posterior, *all_pairs, observed, rng)
+    opinion = second_opinion(posterior, *all_pairs, observed, partial(ModelPrior, model), rng)
     groups = learned_groups(model, positions, (chains, draws), simulations)
     stats = judged(posterior, replicates, opinion, summaries, observed, "more simulations or better summaries", rng)
     counts = {"accept": len(weights) / total, "epsilon": accepted.epsilon, "num_simulations": total}
