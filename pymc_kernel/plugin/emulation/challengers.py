@@ -23,14 +23,10 @@ _FAR, _NEAR = 0.5, 0.15
 class LeftOut(NamedTuple):
     """Places that may be in the posterior, but have next to no mass in the emulated one."""
 
-    places: np.ndarray
-    """(m, d)."""
-    learned: np.ndarray
-    """(m,), emulated log densities there."""
-    possible: np.ndarray
-    """(m,), the highest log densities there of several possible versions of the outputs."""
-    times_drawn: np.ndarray
-    """(m,), how often each was drawn, in proportion to the mass that it may have."""
+    places: np.ndarray  # (m, d)
+    learned: np.ndarray  # (m,), emulated log densities there
+    possible: np.ndarray  # (m,), the highest log densities there of several possible versions of the outputs
+    times_drawn: np.ndarray  # (m,), how often each was drawn, in proportion to the mass that it may have
 
 
 class Challengers:
@@ -41,21 +37,7 @@ class Challengers:
     in modes that are only possible; one evaluation shows whether such a mode is real. With an improper prior they keep
     the penalty, since without it what is learned of a few places may have no finite integral.
 
-    Parameters
-    ----------
-    penalty_share : shared variable or None
-        Factor of the model's penalty, one or zero; None for a model without penalty.
-    num_parameters : int
-    rng : numpy.random.Generator
-
-    Attributes
-    ----------
-    apart : ndarray (m, d)
-        Last draws of the latest challengers that do not agree with the other draws.
-    left_out : LeftOut
-        Some places that the emulated posterior leaves out, if they may have much mass.
-    beyond : ndarray (m, d) or None
-        Places beyond the outermost draws, where the emulated density is too low for draws; None if not looked for.
+    ``penalty_share`` is the factor of the model's penalty, a shared variable of one or zero; None without penalty.
     """
 
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
@@ -68,8 +50,11 @@ class Challengers:
 
     def forget(self) -> None:
         """Drop all places to be evaluated."""
+        # Last draws (m, d) of the latest challengers that do not agree with the other draws.
         self.apart = np.empty((0, self._num_parameters))
+        # Some places that the emulated posterior leaves out, if they may have much mass.
         self.left_out = LeftOut(self.apart, np.empty(0), np.empty(0), np.empty(0, int))
+        # Places (m, d) beyond the outermost draws, where the emulated density is too low for draws; None if not sought.
         self.beyond: np.ndarray | None = None
 
     @property
@@ -81,16 +66,10 @@ class Challengers:
     def challenge(
         self, chains: Chains, draws: np.ndarray, centers: Sequence, is_proper: bool
     ) -> tuple[np.ndarray, float]:
-        """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
+        """Return ``draws`` (chains, n, d) of ``chains`` and R-hat, compared with chains around ``centers`` (chains, d).
 
-        ``is_proper`` is whether the prior is.
-
-        Returns
-        -------
-        draws : ndarray (chains, n, d)
-            If challengers sampled the same density, their draws are added where they do not agree.
-        rhat : float
-            Of all these draws; zero if challengers had no penalty, where :meth:`modes` finds it after evaluations.
+        ``is_proper`` is whether the prior is. If challengers sampled the same density, their draws are added where they
+        do not agree. If they had no penalty R-hat is zero: :meth:`modes` finds it after evaluations.
         """
         penalty_share = self._penalty_share if is_proper else None
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
@@ -118,14 +97,8 @@ class Challengers:
         chains with half of the log likelihood, which go further out, and to other modes. The distance is an upper
         bound: with four parameters, most of that mass is not real. :meth:`take_in` estimates how much is.
 
-        Parameters
-        ----------
-        chains : Chains
-        draws : ndarray (chains, n, d)
-            Of these chains.
-        versions : callable
-            Returns log densities at a place (d,) for possible versions of the outputs.
-        enough : float
+        ``versions`` returns log densities at a place (d,) for possible versions of the outputs. Places are noted from a
+        distance of ``enough`` on.
         """
         if self._wide is None:
             self._wide = chains.tempered(draws[:, -1], variances_of(flat_draws(draws)), self._rng)
@@ -204,12 +177,8 @@ class Challengers:
     def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
         """Return the last draws (m, d) of challengers in modes of the posterior, and the R-hat with these chains.
 
-        Parameters
-        ----------
-        found : ndarray (m,)
-            True log densities at the first of ``apart``; those without an evaluation count as modes.
-        least : float
-            Log density below which hardly any draw lies.
+        Modes have a true log density of at least ``least``, below which hardly any draw lies. Of ``apart`` the first
+        ones have those ``found`` (m,); the others, without an evaluation, count as modes.
         """
         is_mode = np.full(len(self.apart), True)
         is_mode[: len(found)] = found >= least

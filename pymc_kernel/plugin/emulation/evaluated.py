@@ -25,24 +25,16 @@ _SAME_NATS = 0.01  # by which a likelihood of any size may differ between machin
 class Evaluated(NamedTuple):
     """Result of one evaluation of the whole model."""
 
-    log_density: float
-    """Of the model on the unconstrained scale; minus infinity where it has none."""
-    inputs: list[list[np.ndarray]]
-    """Of each call."""
+    log_density: float  # of the model on the unconstrained scale; minus infinity where it has none
+    inputs: list[list[np.ndarray]]  # of each call
     outputs: list[list[np.ndarray]]
 
 
 class TrueModel:
     """Log density of a model, with inputs and outputs of its calls without gradient; each call runs once.
 
-    ``vector_at`` returns an evaluation as one vector: the log density, then inputs and outputs call by call.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    boxes : sequence of BlackBox
-    rng : numpy.random.Generator
-        Of the noise of estimates while shapes are learned; not used without estimates.
+    ``vector_at`` returns an evaluation as one vector: the log density, then inputs and outputs call by call. The noise
+    of estimates is by ``rng`` while shapes are learned.
     """
 
     def __init__(self, model: pm.Model, boxes: Sequence[BlackBox], rng: np.random.Generator):
@@ -60,12 +52,8 @@ class TrueModel:
     def learn_shapes(self, positions: np.ndarray) -> tuple[Evaluated, Evaluated]:
         """Return the first two evaluations with finite values at positions (n, d), and note the shapes of all arrays.
 
-        If there is only one, it is returned twice.
-
-        Raises
-        ------
-        ValueError
-            Where there is none, shapes change between places, or a black box is random.
+        If there is only one, it is returned twice. Raises ``ValueError`` where there is none, shapes change between
+        places, or a black box is random.
         """
         found, first_error, may_be_zero = [], None, bool(self.estimated or self._whole)
         for seed, position in enumerate(positions, self._first_seed):

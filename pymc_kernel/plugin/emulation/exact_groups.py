@@ -47,8 +47,7 @@ class Estimates(NamedTuple):
     """Log estimates that belong to a place, and the random numbers behind them: part of the state of a chain."""
 
     values: list[np.ndarray]
-    seeds: list[int]
-    """Of each estimate, which its seed and its inputs determine."""
+    seeds: list[int]  # of each estimate, which its seed and its inputs determine
 
 
 class Place(NamedTuple):
@@ -56,12 +55,9 @@ class Place(NamedTuple):
 
     position: np.ndarray
     estimates: Estimates
-    inputs: list[list[np.ndarray]]
-    """What each estimate depends on."""
-    level: float
-    """True log density, with the estimates."""
-    learned: float
-    """Log density of the emulated model."""
+    inputs: list[list[np.ndarray]]  # what each estimate depends on
+    level: float  # true log density, with the estimates
+    learned: float  # log density of the emulated model
 
 
 class _OfBlock:
@@ -125,14 +121,9 @@ class EmulatedGroups(ArrayStepShared):
     name = "emulated_groups"
     _state_class = _State
     stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
-        "tune": (bool, []),
-        "accept": (np.float64, []),
-        "least_accept": (np.float64, []),
-        "moved": (np.float64, []),
-        "stuck": (np.int64, []),
-        "log_density": (np.float64, []),
-        "evaluations": (np.int64, []),
-        "diverging": (bool, []),
+        **dict.fromkeys(("tune", "diverging"), (bool, [])),
+        **dict.fromkeys(("accept", "least_accept", "moved", "log_density"), (np.float64, [])),
+        **dict.fromkeys(("stuck", "evaluations"), (np.int64, [])),
     }
 
     def __init__(
@@ -335,13 +326,7 @@ def check_emulated(emulated: pm.Model, model: pm.Model, transitions: int | None)
 
 
 class EstimatedDensity:
-    """A log density in which estimates are given as numbers.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Each of its estimated terms is a call with one number as output.
-    """
+    """A log density in which estimates are given as numbers; each estimated term is a call that returns one number."""
 
     def __init__(self, model: pm.Model):
         logp, point = model.logp(), model.initial_point(random_seed=0)

@@ -94,9 +94,7 @@ class EmulatedNUTS(pm.NUTS):
     _state_class = _State
     stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
         **pm.NUTS.stats_dtypes_shapes,
-        "accept": (np.float64, []),
-        "moved": (np.float64, []),
-        "log_density": (np.float64, []),
+        **dict.fromkeys(("accept", "moved", "log_density"), (np.float64, [])),
         "evaluations": (np.int64, []),
     }
 

@@ -156,12 +156,6 @@ class LogLikelihoodOp(Op):
     """The log likelihood of a model, a number, as a function of its free variables on the unconstrained scale.
 
     PyMC compiles it in each process at its first call there, so that it can be sent to other processes.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    compile_kwargs : dict
-        For the compiled function.
     """
 
     __props__ = ()

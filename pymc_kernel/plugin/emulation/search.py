@@ -100,12 +100,6 @@ class Search:
         Without ``size`` a round has two evaluations for each coefficient of a linear function of the inputs, plus two.
         While the emulator is poor it has one draw of each chain, as most draws show the same fault. With estimates each
         place is evaluated twice, and a round has at least a quarter of the places so far.
-
-        Parameters
-        ----------
-        prior : ModelPrior
-        evaluate : Evaluations
-            Of the true model.
         """
         with progress_bar("First places", most, progressbar) as advance:
             of_kinds, left = {"own": places}, len(places)

@@ -81,15 +81,8 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
     """Return what is unknown in a model; None where it has gradients everywhere.
 
     Costs some evaluations, at draws of the prior and to probe calls. With ``only_parts`` the result is also None where
-    the log likelihood is unknown as a whole; no black box is called to see that.
-
-    Raises
-    ------
-    TypeError
-        For discrete variables, and inputs that are whole numbers.
-    ValueError
-        For estimates that are not learned (see the message), calls inside of ``pytensor.scan``, black boxes that are
-        random or never finite.
+    the log likelihood is unknown as a whole; no black box is called to see that. Raises ``TypeError`` or ``ValueError``
+    for what cannot be learned.
     """
     boxes = find_black_boxes(model)
     if not boxes or (only_parts and _is_whole(model, boxes)):

@@ -151,14 +151,10 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
 def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of the random terms of a log density graph, and the keys of those that are ours.
 
-    A term is random if it is an estimated likelihood of this package or a ``Simulator`` of PyMC, wherever in
-    the graph, inner graphs included.
-
-    Raises
-    ------
-    ValueError
-        Where the graph draws other random numbers, as ``pm.Minibatch`` does: its exponential is then no
-        unbiased estimate of a density, and keeping the accepted value would not make the posterior right.
+    A term is random if it is an estimated likelihood of this package or a ``Simulator`` of PyMC, wherever in the graph,
+    inner graphs included. Raises ``ValueError`` where the graph draws other random numbers, as ``pm.Minibatch`` does:
+    its exponential is then no unbiased estimate of a density, and keeping the accepted value would not make the
+    posterior right.
     """
     names, keys = [], []
     for node in _nodes([graph]):

@@ -32,14 +32,9 @@ LARGE_SHARE = 0.1  # share of draws in empty places: if they are all wrong, the 
 class LearnedCheck:
     """How well a posterior by the learned likelihood ``name`` is known, and what speaks against it.
 
-    Attributes
-    ----------
-    name : str
-    errors : dict of ndarray
-        For each free variable, the standard errors of its posterior means due to the limited number of simulations, in
-        posterior standard deviations. Of means with a standard error of .5, two thirds are less than .5 off.
-    outside : ndarray (k,)
-        For each row of the data, the share of draws of its parameters in places where hardly anything was simulated.
+    ``errors`` are, for each free variable, the standard errors of its posterior means due to the limited number of
+    simulations, in posterior standard deviations: of means with one of .5, two thirds are less than .5 off. ``outside``
+    (k,) is, for each row of the data, the share of draws of its parameters where hardly anything was simulated.
     """
 
     name: str

@@ -37,12 +37,8 @@ _MIN_EFFECTIVE_DRAWS = 100.0  # effective number of weighted draws
 class LearnedScores(HeldOutScores):
     """Scores of a surrogate of a model at its draws, and how accurate they are.
 
-    Attributes
-    ----------
-    num_evaluations : int
-        Evaluations of the model made for the fit; the other values were in the run.
-    noisy : bool
-        Whether log densities are estimates; then ``log_density_error`` and ``overlap`` include their noise.
+    ``num_evaluations`` of the model were made for the fit; the other values were in the run. If ``noisy``, log
+    densities are estimates, whose noise ``log_density_error`` and ``overlap`` include.
     """
 
     num_evaluations: int

@@ -165,17 +165,11 @@ class LearnedFeatures:
 class FittedFeatures:
     """Features of observations by a trained network.
 
-    Attributes
-    ----------
-    function : callable
-        From scaled observations to features.
-    mean, scale : ndarray (q,)
-        Of the training observations.
-    losses : ndarray (epochs, 2)
-        Of training and validation, as shares of the loss without any feature.
+    ``mean`` and ``scale`` (q,) are those of the training observations. ``losses`` (epochs, 2) are of training and
+    validation, as shares of the loss without any feature.
     """
 
-    function: Callable[..., np.ndarray]
+    function: Callable[..., np.ndarray]  # from scaled observations to features
     mean: np.ndarray
     scale: np.ndarray
     losses: np.ndarray
