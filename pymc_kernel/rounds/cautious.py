@@ -29,7 +29,6 @@ _EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10  # smallest effective number
 NUM_PARTICLES = 2000  # of a proposal or a chain, at least, so that modes keep their weights
 _SETTLED = 0.1  # nats of symmetric divergence between successive posteriors: a third of a standard deviation
 _LARGEST_LOG_RATIO = 50.0  # nats: largest contribution of a single draw to a divergence
-_BINARY_DIGITS = 40  # of a power in (0, 1]: to 1e-12
 
 
 class RoundProposal(NamedTuple):
@@ -135,7 +134,7 @@ class CautiousRounds:
 
     @one_blas_thread
     def update(self, rng: np.random.Generator, state: State, parameters, summaries) -> State:
-        """Return the state after a round with parameters (m, d) as proposed, and summaries (m, q), NaN where one failed.
+        """Return the state after a round with parameters (m, d) as proposed and summaries (m, q), NaN where one failed.
 
         Raises ``ValueError`` where so many simulations failed that nothing can be learned.
         """
@@ -251,7 +250,7 @@ def choose_power(state: State) -> tuple[float, float]:
     if (at_posterior := effective(1.0)) >= wanted:
         return 1.0, at_posterior
     power = 0.0
-    for step in 0.5 ** np.arange(1.0, 1.0 + _BINARY_DIGITS):
+    for step in 0.5 ** np.arange(1.0, 41.0):  # one binary digit after the other, to 1e-12
         power += step * (effective(power + step) >= wanted)
     return power, effective(power)
 

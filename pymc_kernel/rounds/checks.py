@@ -23,7 +23,7 @@ from pymc_kernel.rounds.particles import Draws
 _MAX_PLACES, _MAX_CASES = 500, 1000
 _MOST_ALIKE = 200  # nearest cases: they show a shift of a quarter of a standard deviation at 3.5 standard errors
 _LEAST_ALIKE = 0.05  # overlap of a case's posterior and the observation's: normal ones five spreads apart
-TAIL = 0.05  # probability: of ranks on either side, and of the smallest densities of held-out simulations
+TAIL = 0.05  # probability: of ranks on either side, and of the smallest densities, where draws are no longer typical
 
 
 class Calibration(NamedTuple):

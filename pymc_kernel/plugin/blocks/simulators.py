@@ -99,13 +99,10 @@ def KernelABC(
         ``reuse_noise``, as in :func:`EstimatedLikelihood` (common random numbers); further arguments of
         ``pymc.CustomDist``, such as ``dims``.
 
-    Returns
-    -------
-    TensorVariable
-        The observed variable; predictive sampling draws it from the simulator.
-
     Notes
     -----
+    Predictive sampling draws the observed variable, which is returned, from the simulator.
+
     Without ``epsilon``, rounds of regression-adjusted rejection move from the prior to parameters whose simulations
     resemble the data. The bandwidth is chosen relative to the spread of the summaries there. Along combinations of
     summaries that depend on the parameters it is as narrow as ``num_simulations`` and ``log_variance`` allow, down to
@@ -193,10 +190,6 @@ def SyntheticLikelihood(
     shrinkage : float
         In [0, 1): correlations are multiplied by 1 - shrinkage, for many summaries and few simulations.
 
-    Returns
-    -------
-    TensorVariable
-
     Notes
     -----
     Summaries far from normal make the posterior wrong. Steps of this package measure by how much, without further
@@ -249,11 +242,8 @@ class _SimulatedLikelihood:
         check_whole(**{f"num_simulations of {name!r}": num_simulations})
         if not 0.0 <= max_failures <= 1.0:
             raise ValueError(f"max_failures of {name!r} is a share and must be in [0, 1], got {max_failures!r}.")
-        self.name = name
-        self.simulator = simulator
-        self.summary = summary
-        self.num_simulations = int(num_simulations)
-        self.max_failures = max_failures
+        self.name, self.simulator, self.summary = name, simulator, summary
+        self.num_simulations, self.max_failures = int(num_simulations), max_failures
         self.vectorized = bool(vectorized)
         # Simulations of one evaluation that may each have random numbers of their own.
         self.num_streams = 1 if vectorized else self.num_simulations

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import pymc as pm
 from pymc.logprob.abstract import MeasurableOp
-from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.op import Op
+from pytensor.graph import Apply, Constant, Op, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.blockwise import Blockwise
 

@@ -11,7 +11,6 @@ from scipy.special import softmax
 from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat, variances_of
 
 COMPARED = 200  # draws at which two densities are compared
-_HALF = 0.5  # power of the likelihood: as with half of the data
 _EVALUATED = 4  # evaluations in a round at places that the emulated posterior leaves out
 # Distances beyond the outermost draw, relative to its distance from the median. The outermost of a thousand normal
 # draws is 3.1 standard deviations out. The far place, at 4.6, has no draws unless the tail is heavier. The near place,
@@ -102,7 +101,7 @@ class Challengers:
         """
         if self._wide is None:
             self._wide = chains.tempered(draws[:, -1], variances_of(flat_draws(draws)), self._rng)
-            self._wide.set_power(_HALF)
+            self._wide.set_power(0.5)  # as with half of the data
         elif not self._wide.have_density:
             self._wide.go_to(draws[:, -1])
         some = self._rng.permutation(flat_draws(self._wide.draw(is_short=True)[0]))[:COMPARED]

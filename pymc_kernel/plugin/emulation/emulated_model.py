@@ -21,8 +21,6 @@ from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_gr
 from pymc_kernel.plugin.emulation.parts import Part, Rows, distances_of_rows, times_of_rows
 from pymc_kernel.plugin.emulation.penalty import arrays_of_bound, filled_up, of_rows, relative_errors, shared_arrays
 
-_FAR = 1e100  # coordinate of a place that is never the nearest
-
 
 class GivenRows:
     """Outputs of a part that are given as numbers: rows (b, q)."""
@@ -69,17 +67,12 @@ class LearnedPart:
         self._shared["scale"].set_value(np.ones((part.num_functions, k)))
 
     def renew(
-        self,
-        fits: Sequence[FittedOutputs],
-        known: Sequence[tuple[np.ndarray, np.ndarray]],
-        is_factor: bool,
-        bounds: Sequence[VarianceBound],
-        steps: np.ndarray,
+        self, fits: Sequence[FittedOutputs], known: Sequence, is_factor: bool, bounds: Sequence[VarianceBound], steps
     ) -> None:
         """Put in what was learned of each function, and where it failed.
 
-        ``known`` are inputs (n, k), and whether each function failed there (n,): outputs are NaN where the nearest one
-        failed. ``is_factor`` is whether what was learned multiplies the outputs of a cheap version, or is added to
+        ``known`` are inputs (n, k), and whether they failed (n,), for each function: outputs are NaN where the nearest
+        one failed. ``is_factor`` is whether what was learned multiplies the outputs of a cheap version, or is added to
         them. There are no ``bounds`` without penalty. ``steps`` (b, e) are the largest errors of the rows, by which
         :func:`relative_errors` are multiplied.
         """
@@ -94,7 +87,7 @@ class LearnedPart:
         for field, shared in self._shared.items():
             arrays = [np.atleast_1d(np.asarray(v[field], dtype=float)) for v in values]
             # Shorter arrays get points of weight zero, and places that are never the nearest.
-            shared.set_value(filled_up(arrays, _FAR if field == "known" else 0.0))
+            shared.set_value(filled_up(arrays, 1e100 if field == "known" else 0.0))
 
     def __call__(self, inputs):
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""

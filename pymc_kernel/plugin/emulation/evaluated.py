@@ -15,11 +15,11 @@ from pymc_kernel.plugin.emulation.black_boxes import BlackBox
 from pymc_kernel.plugin.emulation.model_graph import LogLikelihoodOp
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise
 from pymc_kernel.plugin.model.interpreter import of_position
+from pymc_kernel.plugin.model.log_density import SAME_NATS
 from pymc_kernel.plugin.model.remote import Remote
 
 _POSITION, _VECTOR, _STATUS = "evaluations/position", "evaluations/emulated", "evaluations/status"  # in a store
 _COMPILE_SECONDS = 120.0  # that the first call of a worker may take beyond its time limit, for machine code
-_SAME_NATS = 0.01  # by which a likelihood of any size may differ between machines
 
 
 class Evaluated(NamedTuple):
@@ -206,7 +206,7 @@ class Evaluations:
         [(_, result, error)] = self.workers.run(evaluate_one, [best], self._arguments(lambda i: position))
         value = np.atleast_1d(result[0] if error is None else np.nan)[0]
         # NaN after a time-out, say, tells nothing of the likelihood. Close are values also by 1e-9 of their size.
-        if np.isfinite(value) and not math.isclose(value, firsts[best], abs_tol=_SAME_NATS):
+        if np.isfinite(value) and not math.isclose(value, firsts[best], abs_tol=SAME_NATS):
             raise ValueError(
                 f"the store was made with another likelihood: evaluation {best} has {firsts[best]:.6g} there, and "
                 f"{value:.6g} now. Give another path; or, where the likelihood is random, make it a "

@@ -11,7 +11,7 @@ from pymc.blocking import RaveledVars
 from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pytensor.graph.replace import graph_replace
+from pytensor.graph import graph_replace
 from pytensor.graph.traversal import apply_ancestors
 
 from pymc_kernel.errors import NonFiniteStartError
@@ -100,15 +100,11 @@ class EmulatedGroups(ArrayStepShared):
     -----
     In a centred hierarchy (``pm.Normal("effect", center, spread)``) each group is a block, and hyperparameters move
     without estimates: a draw costs one estimate of each group. A block that moves several terms, such as
-    hyperparameters of a non-centred hierarchy or a parameter of all likelihoods, costs another estimate of each, and
-    the errors of all learned terms add up in one acceptance. So half of its moves are random walks with steps of random
-    length, some of them short enough. The noises of all terms would add up, too, so each term keeps its random numbers
-    there: an estimate is a function of its inputs and a seed, which is part of the chain's state, and only blocks that
-    move the fewest terms draw a new seed. Noise then cancels where an estimate with the same random numbers is a smooth
-    function of its inputs: importance sampling with normal numbers is, a particle filter that resamples is not. Draws
-    are exact in both cases. In the second, such blocks are hardly ever accepted once the summed noise of all groups has
-    a standard deviation above two: write the hierarchy centred. Other black boxes are called once for each block, and
-    once for each draw.
+    hyperparameters of a non-centred hierarchy or a parameter of all likelihoods, costs another estimate of each. The
+    errors of all learned terms would add up in one acceptance, so half of its moves are random walks with steps of
+    random length; and so would their noises, so each term keeps its random numbers there: an estimate is a function of
+    its inputs and a seed, which is part of the chain's state, and only blocks that move the fewest terms draw a new
+    one. Other black boxes are called once for each block, and once for each draw.
 
     Tuning runs on the emulated model alone, and each tuning draw starts at one of the emulation's draws: a long chain
     would reach places where nothing was evaluated, where learned estimates may be wrong by a hundred nats. Statistics:

@@ -16,9 +16,7 @@ from pymc.logprob.abstract import _logprob
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.pytensorf import compile as pymc_compile
 from pymc.util import treelist
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-from pytensor.graph.replace import graph_replace
+from pytensor.graph import Apply, Op, graph_replace
 from pytensor.graph.traversal import apply_ancestors, toposort
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable

@@ -24,6 +24,7 @@ from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, ModelPrior, initial_position
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
+from pymc_kernel.rounds.checks import TAIL
 
 # Total variation distance at which searches stop by default: that between two normal distributions which are an eighth
 # of their standard deviation apart.
@@ -44,7 +45,6 @@ MODES_APART = (
     "pm.sample does not."
 )
 TOO_FEW = "evaluations are too few to learn from and to measure what was learned"
-_TAIL = 0.05  # quantile of the log density of draws: places below it are not like them
 
 
 class Search:
@@ -527,7 +527,7 @@ class Search:
         The few fresh draws of a round would mostly miss a step in a function.
         """
         rows_of_parts = self.record.held_out(self.margins, self.fits)
-        least = np.quantile([self.chains.log_density(x) for x in flat_draws(self.draws)], _TAIL)
+        least = np.quantile([self.chains.log_density(x) for x in flat_draws(self.draws)], TAIL)
         levels = np.array([self.chains.log_density(x) for x in self.record.positions])
         if not self.estimated:
             levels = np.maximum(levels, self.record.log_densities)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 from pymc.vartypes import continuous_types
-from pytensor.graph.traversal import ancestors
+from pytensor.graph import ancestors
 from pytensor.scan.op import Scan
 from pytensor.tensor.blockwise import Blockwise
 

@@ -19,8 +19,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.simulator import SimulatorRV
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import Op
+from pytensor.graph import Apply, Op, Variable
 from pytensor.graph.traversal import apply_ancestors
 from pytensor.tensor.random.op import RandomVariable
 
@@ -80,12 +79,8 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
     def __init__(
         self, name: str, fn: Callable, reuse_noise: float = 0.0, num_streams: int = 1, pointwise: bool = False
     ):
-        self.term_name = name
-        self.fn = fn
-        self.pointwise = pointwise
-        self.reuse_noise = reuse_noise
-        self.num_streams = num_streams
-        self.key = uuid.uuid4().hex
+        self.term_name, self.fn, self.pointwise, self.key = name, fn, pointwise, uuid.uuid4().hex
+        self.reuse_noise, self.num_streams = reuse_noise, num_streams
         # Whether it assumes normal summaries, which the simulations behind its estimates can check.
         self.assumes_normal = getattr(fn, "assumes_normal", False)
         self.accepts_share = callable(getattr(fn, "accepted_share", None)) and fn.accepted_share(0.0) is not None

@@ -16,10 +16,8 @@ from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pytensor import config
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph import RewriteDatabaseQuery, Variable, node_rewriter, vectorize_graph
+from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Clip, Second
 from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
@@ -29,7 +27,6 @@ from scipy.special import zeta
 
 DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
-_LAST = 1000.0  # position of a rewrite after all of PyTensor's
 # PyTensor changes flags of the whole process while it compiles, and restores them: two threads that overlap would leave
 # the quick mode of these functions behind for every model of the session.
 _COMPILING = threading.RLock()
@@ -87,7 +84,7 @@ def _with_numpy(fgraph, node):
 
 def by_numpy(mode: Mode) -> Mode:
     """Return a mode of the interpreter that takes NumPy functions where PyTensor knows none."""
-    return mode.register((dfs_rewriter(_with_numpy, ignore_newtrees=True), _LAST))
+    return mode.register((dfs_rewriter(_with_numpy, ignore_newtrees=True), 1000.0))  # after all of PyTensor's
 
 
 #: For graphs that are called a few times.

@@ -15,6 +15,7 @@ from pymc_kernel.plugin.model.estimated import Evaluation, blocks_of, drawing_no
 from pymc_kernel.plugin.model.interpreter import STABLE, of_vector, over_draws
 from pymc_kernel.plugin.model.remembered import remember, remembered_in
 
+SAME_NATS = 0.01  # difference of log densities that is more than rounding, on another machine, too
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 

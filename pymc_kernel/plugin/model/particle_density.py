@@ -5,8 +5,8 @@ from concurrent.futures import Executor
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.type import TensorType
+from pytensor.graph import ancestors
+from pytensor.tensor import TensorType
 
 from pymc_kernel.likelihood_free import Workers
 from pymc_kernel.plugin.model.estimated import drawing_noise, estimated_terms

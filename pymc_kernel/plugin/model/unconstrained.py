@@ -11,9 +11,7 @@ import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph import Variable, ancestors, clone_replace
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
@@ -82,13 +80,9 @@ def unconstrained_draws(data: xr.DataTree | xr.Dataset, model: pm.Model | None =
     ----------
     data : DataTree or Dataset
         With the group ``posterior``, or that group: dimensions ``chain`` and ``draw``, all free variables of the model.
+        It is a ``ValueError`` if one is missing, or has another shape in the model.
     model : pymc.Model, optional
         The model in context by default.
-
-    Raises
-    ------
-    ValueError
-        Where a free variable is missing from the draws, or has a different shape in the model.
 
     Examples
     --------

@@ -57,10 +57,6 @@ def ksd_test(
     random_seed : int, optional
         Seed of the bootstrap.
 
-    Returns
-    -------
-    KSDReport
-
     Raises
     ------
     NoGradientError
@@ -153,11 +149,6 @@ def summary(
         As in ``az.summary``. Kinds without diagnostics get no further columns.
     num_replicates, max_draws, random_seed
         As in :func:`ksd_test`.
-
-    Returns
-    -------
-    pandas.DataFrame or xarray.Dataset
-        What ``az.summary`` returns.
 
     Examples
     --------

@@ -11,7 +11,7 @@ import pymc as pm
 import xarray as xr
 from arviz_base import extract, rcParams
 from pymc.backends.arviz import find_constants
-from pytensor.graph.traversal import ancestors
+from pytensor.graph import ancestors
 
 from pymc_kernel.plugin.model.log_density import compile_scores
 from pymc_kernel.plugin.model.unconstrained import is_part_of_data, observed_values, value_draws

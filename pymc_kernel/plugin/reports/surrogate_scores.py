@@ -14,6 +14,7 @@ import xarray as xr
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import QUICK
+from pymc_kernel.plugin.model.log_density import SAME_NATS
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.scores import HeldOutScores, chain_folds, held_out_scores
 
@@ -26,7 +27,6 @@ _MOST_DRAWS = 4000  # that a surrogate is fitted to; more of them add nothing bu
 _FEWEST_DRAWS = 50  # for four folds of a fit
 _LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: by steps along an emulated model, by all other steps
 _NUM_COMPARED = 8  # draws at which a log density of the run is compared with the model's
-_LOG_DENSITY_TOLERANCE = 0.01  # difference of log densities that is more than rounding
 _LEAST_OVERLAP = 0.95  # of surrogate and posterior, as an effective share of the weights
 _LARGEST_ERROR = 0.2  # of the score; with both bounds, verdicts agreed with those by gradients, see the benchmark
 _LARGEST_NOISY_ERROR = 0.1  # noisy weights correct less of the error: above it, correct draws were rejected too often
@@ -157,6 +157,6 @@ def _of_the_run(stats, positions, evaluate, noisy):
         # Other steps of a compound may have moved the chain afterwards, or the draws or the model may have changed.
         rows = np.unique(np.linspace(0, len(flat) - 1, _NUM_COMPARED).astype(int))
         there = evaluate(flat[rows])
-        if np.ptp(values[rows] - there) <= _LOG_DENSITY_TOLERANCE + 1e-9 * np.abs(there).max():
+        if np.ptp(values[rows] - there) <= SAME_NATS + 1e-9 * np.abs(there).max():
             return values
     return None

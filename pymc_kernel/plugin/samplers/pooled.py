@@ -88,10 +88,8 @@ def sample_khmc(
 
     Raises
     ------
-    ValueError
-        For a tuning phase that is too short to learn from, and for settings of ``pm.sample`` that cannot be met.
-    TypeError
-        For a ``step`` without exactly one :class:`KernelHMC`, and for unknown arguments.
+    ValueError, TypeError
+        For settings of ``pm.sample`` that cannot be met, and for a ``step`` without exactly one :class:`KernelHMC`.
     NonFiniteStartError
         Where no start with a finite log density was found.
 
@@ -102,16 +100,14 @@ def sample_khmc(
     parameters; ``tune`` draws follow the emulated model and cost no evaluation, and statistics are those of that step.
     This applies without ``step`` and ``initvals``, and if, after ``tune`` evaluations, the emulated model is within a
     distance of one half or moves group by group. No black box may have more than half as many inputs as the model has
-    parameters: with more, little is gained, and a search from few places may end in a lesser mode.
+    parameters.
 
     Estimated likelihoods, one for each group (:class:`EstimatedLikelihood`), are learned in the same way, from two
-    estimates at each place. Chains then move group by group and keep the estimates of the others
-    (:class:`EmulatedNUTS`): with twelve groups, a move depends on the noise of one, not of all twelve. The search ends
-    when its error is below a third of the noise.
+    estimates at each place, until the error is below a third of the noise. Chains then move group by group and keep the
+    estimates of the others (:class:`EmulatedNUTS`).
 
-    Otherwise the whole log density is learned, which needs values along every direction in which it is not quadratic.
-    This suits a dozen parameters, or more if the posterior is nearly Gaussian and tuning is long. It does not suit many
-    groups of parameters with scales of their own: a hierarchy of 31 parameters had an R-hat of 2.
+    Otherwise the whole log density is learned. This suits a dozen parameters, or more if the posterior is nearly
+    Gaussian and tuning is long; it does not suit many groups of parameters with scales of their own.
 
     At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
     other and miss what lies beyond. One warning for all chains reports this, missing parts that the weights of the

@@ -84,18 +84,14 @@ def simulate(
         "interrupt" or "executor"). With a store, arrays are read from it when they are used. :func:`sample_kbr` takes
         the result.
 
-    Raises
-    ------
-    ValueError
-        For a store made with another model, seed or batch size; the message says what differs.
-
     Notes
     -----
     Each batch, and each draw in a batch, has its own seed: results are bit for bit the same for any executor, any order
     and any number of restarts. An interrupt returns the finished batches.
 
     The store recognizes a model by its graph, its constants and the code of its simulators, not by what a simulator
-    reads from files or other modules. Failed draws stay failed; lost batches are tried again by the next run.
+    reads from files or other modules; with another model, seed or batch size it is a ``ValueError`` that says what
+    differs. Failed draws stay failed; lost batches are tried again by the next run.
 
     Workers are sent the model's graph once a batch, and compile it once.
 
