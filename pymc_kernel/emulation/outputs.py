@@ -1,10 +1,8 @@
 """Many outputs of a function of few inputs, learned from some of its values.
 
 A Gaussian process with a length scale for each input and a quadratic trend, shared by all outputs except for an
-amplitude of each, by ``scores.value_regression``. Positive inputs and outputs may be learned by their logarithms, and
-length scales may belong to the directions in which the outputs change, not to the inputs. Positive outputs that always
-have the same sum, as probabilities have, keep it: their logarithms are learned, and predictions are rescaled to that
-sum.
+amplitude of each, by ``scores.value_regression``. Positive outputs that always have the same sum, as probabilities
+have, keep it: their logarithms are learned, and predictions are rescaled to that sum.
 """
 
 from itertools import product

@@ -82,22 +82,14 @@ class State(NamedTuple):
 class CautiousRounds:
     """Settings of rounds.
 
-    Parameters
-    ----------
-    num_simulations : int
-        In all rounds together.
-    rounds : int, optional
-        By default at most five, and fewer once the posterior has settled: then the rest is simulated in one last round.
-    estimator : LearnedLikelihood
-        With settings of your own.
-    num_particles : int
-        Draws of a posterior between rounds.
+    By default there are at most five, and fewer once the posterior has settled: then the rest is simulated in one last
+    round.
     """
 
-    num_simulations: int = 1000
+    num_simulations: int = 1000  #: in all rounds together
     rounds: int | None = None
     estimator: LearnedLikelihood = field(default_factory=LearnedLikelihood)
-    num_particles: int = NUM_PARTICLES
+    num_particles: int = NUM_PARTICLES  #: draws of a posterior between rounds
 
     def __post_init__(self):
         check_whole("rounds", num_simulations=self.num_simulations, rounds=self.rounds)
@@ -140,10 +132,8 @@ class CautiousRounds:
         """
         new_parameters = as_points(parameters, "parameters")
         new_summaries = as_points(summaries, "summaries", finite=False)
-        if new_summaries.shape != (len(new_parameters), len(state.observed)):
-            raise ValueError(
-                f"summaries must have shape {(len(new_parameters), len(state.observed))}, got {new_summaries.shape}."
-            )
+        if new_summaries.shape != (wanted := (len(new_parameters), len(state.observed))):
+            raise ValueError(f"summaries must have shape {wanted}, got {new_summaries.shape}.")
         parameters = np.concatenate([p for p in (state.parameters, new_parameters) if p.size])
         summaries = np.concatenate([state.summaries, new_summaries])
         whole = np.isfinite(summaries).all(axis=1)
@@ -226,11 +216,8 @@ class CautiousRounds:
 
 def _check_enough(near, num_dims):
     if near.sum() < 2 * (num_dims + 2):
-        advice = (
-            "take more, or fewer rounds."
-            if near.all()
-            else "most have NaN or infinite numbers. Take more simulations, or a prior under which the simulator works."
-        )
+        failed = "most have NaN or infinite numbers. Take more simulations, or a prior under which the simulator works."
+        advice = "take more, or fewer rounds." if near.all() else failed
         raise ValueError(f"only {near.sum()} simulations can be learned from, of {num_dims} parameters: {advice}")
 
 

@@ -52,18 +52,9 @@ def sample_particles(
 ) -> Draws:
     """Return draws from the prior times the likelihood to a power.
 
-    Tempered particles with differential moves, at most max(40, 10 d) of each particle at the last power. Raises
-    ``ValueError`` where no draw of the prior has a likelihood above zero.
-
-    Parameters
-    ----------
-    prior : Prior
-    log_likelihood : callable
-        Takes points (m, d), returns (m,); NaN and -inf are places without likelihood.
-    num_particles : int
-        At least 20.
-    power : float
-        Not below zero.
+    Tempered particles, at least 20, with differential moves, at most max(40, 10 d) of each at the last power. The log
+    likelihood takes points (m, d) and returns (m,), NaN or -inf where there is none; its power is not below zero.
+    Raises ``ValueError`` where no draw of the prior has a likelihood above zero.
     """
     check_whole(least=20, num_particles=num_particles)
 

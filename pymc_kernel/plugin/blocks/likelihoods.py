@@ -95,9 +95,7 @@ def EstimatedLikelihood(
     if random is not None and not callable(random):
         raise TypeError(f"random must be a function random(rng, *params, size), got {type(random).__name__}.")
     if not params:
-        raise ValueError(
-            "EstimatedLikelihood needs at least one parameter: EstimatedLikelihood(name, fn, theta, observed=y)."
-        )
+        raise ValueError("EstimatedLikelihood needs at least one parameter, as in (name, fn, theta, observed=y).")
     if has_missing_entries(observed):
         raise ValueError(
             f"observed of EstimatedLikelihood {name!r} has missing entries, which cannot be imputed through a "

@@ -1,7 +1,6 @@
 """Model blocks for simulators: approximate Bayesian computation with kernels, and synthetic likelihoods.
 
-The estimates are computed in ``likelihood_free``; here a simulator becomes an observed variable, with a noisy
-likelihood that every step of this package can sample, and which PyMC can draw for predictive checks.
+The estimates are computed in ``likelihood_free``; here a simulator becomes an observed variable.
 """
 
 import math
@@ -134,9 +133,7 @@ def KernelABC(
     scales = factor if factor.ndim == 1 else np.diag(factor)
     log_peak = float(-np.log(scales).sum() - 0.5 * len(target) * np.log(2.0 * np.pi))
 
-    function.estimate_by(
-        lambda simulated, target: log_kernel_abc(simulated, target, factor, num_simulations), log_peak, starts
-    )
+    function.estimate_by(lambda sims, target: log_kernel_abc(sims, target, factor, num_simulations), log_peak, starts)
     variable = _block(function, params, observed, kwargs)
     pm.Data(f"{name}_epsilon", factor if factor.ndim == 1 else factor @ factor.T)
     return variable
@@ -254,8 +251,7 @@ class _SimulatedLikelihood:
     def estimate_by(self, estimate, log_peak=None, starts=None, assumes_normal=False) -> None:
         """Set the function that estimates the log likelihood from summaries (m, q) of simulations and (q,) of the data.
 
-        ``log_peak`` is the largest log value of a kernel; ``assumes_normal`` whether it assumes normal summaries, which
-        the simulations can then check.
+        ``log_peak`` is the largest log value of a kernel; ``assumes_normal`` is of the summaries.
         """
         self._estimate, self._log_peak, self._starts = estimate, log_peak, starts or {}
         self.assumes_normal = assumes_normal
@@ -265,12 +261,8 @@ class _SimulatedLikelihood:
         *params, observed = inputs
         size = (self.num_simulations, *observed.shape) if self.vectorized else observed.shape
         sources = iter(rng) if isinstance(rng, list) else repeat(rng)
-        run = simulate_repeatedly(
-            lambda: self.simulator(next(sources), *params, size),
-            self.summary_of(observed.shape),
-            self.num_simulations,
-            self.vectorized,
-        )
+        summary, times = self.summary_of(observed.shape), self.num_simulations
+        run = simulate_repeatedly(lambda: self.simulator(next(sources), *params, size), summary, times, self.vectorized)
         self._calls += self.num_simulations
         self._failures += run.failed
         self._warn(run.first_error)

@@ -171,10 +171,7 @@ class Explorers:
         self._power = 0.0
 
     def draw(self, best: np.ndarray) -> np.ndarray:
-        """Return the last draw (explorers, d) of each chain; all restart at the ``best`` places if one has no density.
-
-        There are at least as many best places as explorers.
-        """
+        """Return the last draws (explorers, d); all chains restart at the ``best`` places if one has no density."""
         self.chains.set_power(self._power)
         if not self.chains.have_density:
             self.chains.go_to(best[:_EXPLORERS])
@@ -237,8 +234,7 @@ class Particles:
 def share_beyond(draws: np.ndarray, others: np.ndarray) -> float:
     """Return the share of ``others`` (c, m, d) outside of the range of ``draws`` (populations, n, d), beyond chance.
 
-    Populations may agree though all lack the same thin tail of a posterior; NUTS chains that begin at particles reach
-    it. The share that is expected by chance, if all are draws of one distribution, is subtracted.
+    Populations may agree though all lack the same thin tail; NUTS chains that begin at particles reach it.
     """
     n, d = draws.shape[0] * draws.shape[1], draws.shape[2]
     low, high = draws.min(axis=(0, 1)), draws.max(axis=(0, 1))

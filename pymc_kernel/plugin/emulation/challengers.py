@@ -87,9 +87,7 @@ class Challengers:
             self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
         return draws, 0.0
 
-    def note_possible(
-        self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
-    ) -> float:
+    def note_possible(self, chains: Chains, draws: np.ndarray, versions: Callable, enough: float) -> float:
         """Note some places to which the posterior may extend, and return the distance from a posterior that does.
 
         At each place it has the highest density of several possible versions of the outputs. The places are draws of
@@ -131,10 +129,8 @@ class Challengers:
     def note_beyond(self, chains: Chains, draws: np.ndarray, least: float) -> None:
         """Note places beyond ``draws`` (n, d), near and far, whose emulated log density is below ``least``.
 
-        Rounds alternate between places above the draws and below them, for each parameter.
-
-        Beyond the evaluations, the emulator follows its trend, which may fall by twenty nats where the true tail goes
-        on. Neither chains without the penalty nor chains with half of the log likelihood get there, and the estimated
+        Rounds alternate between places above and below, for each parameter. Beyond the evaluations, the emulator
+        follows its trend, which may fall by twenty nats where the true tail goes on. No chains get there, and estimated
         errors do not show a wrong trend. So the model is evaluated there, whatever the emulator says.
         """
         self._side = -self._side
@@ -145,8 +141,7 @@ class Challengers:
     def take_in(self, found: np.ndarray) -> None:
         """Estimate how much of the mass left out is real, from true log densities (m,) at the first of these places.
 
-        Places are drawn in proportion to the mass that they may have beyond their emulated mass. So the mean of their
-        real shares estimates the real share of all such mass.
+        As they are drawn in proportion to such mass, the mean of their real shares estimates the real share of all.
         """
         _, learned, possible, times = (a[: len(found)] for a in self.left_out)
         is_lower = learned < possible  # a normalized mass may grow though its density does not
@@ -166,10 +161,7 @@ class Challengers:
         return float((self._real_shares.sum() + 0.5) / (count + 1)) if count else 1.0
 
     def real_distance(self, possible: float) -> float:
-        """Return the distance with the real share of the mass alone, given the distance ``possible`` with all of it.
-
-        With a mass m beside an emulated mass of one, the distance is m / (1 + m).
-        """
+        """Return the distance, m / (1 + m) for a mass m left out, with its real share in place of all: ``possible``."""
         real = possible * self.real_share
         return real / (1.0 - possible + real)
 

@@ -49,9 +49,7 @@ class Coarse:
         """Raise where a shape differs from the call's; a length of None is not known yet."""
         if len(found) != len(wanted) or any(n not in (None, m) for n, m in zip(found, wanted, strict=True)):
             name = self._call.box.name
-            raise ValueError(
-                f"the coarse version of {name} returns an array of shape {found}, and {name} one of {wanted}."
-            )
+            raise ValueError(f"the coarse version of {name} returns an array of shape {found}, and {name} {wanted}.")
 
     def rows(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """Return the outputs at inputs of the call, as rows (b, q)."""

@@ -220,9 +220,7 @@ def check_search(evaluations, batch_size, tolerance, executor, store, timeout, r
         raise ValueError("store needs a whole number as random_seed: a run that goes on must propose the same places.")
 
 
-def search_of(
-    model: pm.Model, tolerance: float, rng: np.random.Generator, compile_kwargs: dict | None = None
-) -> tuple[Search, bool]:
+def search_of(model: pm.Model, tolerance: float, rng, compile_kwargs: dict | None = None) -> tuple[Search, bool]:
     """Return a search that has not begun, and whether it learns the log likelihood as a whole.
 
     It does so where the model has no black box, or one that :func:`emulate` refuses.
@@ -236,9 +234,7 @@ def search_of(
             raise
         refused = error
     try:
-        check_prior_draws(
-            model, "Where a likelihood was not evaluated the prior alone keeps draws in bounds: give one that can."
-        )
+        check_prior_draws(model, "Where nothing is known the prior alone keeps draws in bounds: give one that can.")
         search = _search_of_boxes(with_whole_likelihood(model, compile_kwargs), tolerance, rng)
         if search is None:
             raise ValueError("this model has no free variable, so there is nothing to sample.")

@@ -14,7 +14,7 @@ import pytensor.tensor as pt
 from pymc.model.fgraph import ModelVar
 from pytensor.tensor import TensorVariable
 
-from pymc_kernel.emulation import FittedOutputs, VarianceBound
+from pymc_kernel.emulation import FittedOutputs
 from pymc_kernel.emulation.fitted_outputs import SMALLEST
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
@@ -66,9 +66,7 @@ class LearnedPart:
         self._shared = shared_arrays(name, part.num_functions, sizes)
         self._shared["scale"].set_value(np.ones((part.num_functions, k)))
 
-    def renew(
-        self, fits: Sequence[FittedOutputs], known: Sequence, is_factor: bool, bounds: Sequence[VarianceBound], steps
-    ) -> None:
+    def renew(self, fits: Sequence[FittedOutputs], known, is_factor: bool, bounds: Sequence, steps: np.ndarray) -> None:
         """Put in what was learned of each function, and where it failed.
 
         ``known`` are inputs (n, k), and whether they failed (n,), for each function: outputs are NaN where the nearest

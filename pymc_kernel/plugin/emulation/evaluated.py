@@ -1,7 +1,4 @@
-"""Evaluate the true model, with the inputs and outputs of its black boxes.
-
-Evaluations run on any executor, with time limits, and go into a store from which a run can resume.
-"""
+"""Evaluate the true model, with the inputs and outputs of its black boxes, on any executor and into a store."""
 
 import math
 from collections.abc import Sequence
@@ -109,8 +106,7 @@ class TrueModel:
     def read(self, vector: np.ndarray, position: np.ndarray) -> Evaluated:
         """Return the parts of the vector of an evaluation at a position (d,); the vector is NaN if it failed.
 
-        If the model has one call and it failed, the inputs of that call are computed again; with several calls nobody
-        knows which one raised.
+        If a single call failed, its inputs are computed again; of several, nobody knows which one raised.
         """
         edges = np.cumsum([1, *(int(np.prod(s)) for s in self._shapes)])[:-1]
         parts = np.split(np.broadcast_to(vector, self.size), edges)
@@ -217,9 +213,7 @@ class Evaluations:
         return lambda i: (self._true, self._entropy, i, position_of(i), self._timeout)
 
 
-def evaluate_one(
-    true: Remote, entropy: int, index: int, position: np.ndarray, timeout: float | None
-) -> tuple[np.ndarray | float, Status, str | None]:
+def evaluate_one(true: Remote, entropy: int, index: int, position: np.ndarray, timeout: float | None) -> tuple:
     """Return vector, status and error text at a position; runs in a worker."""
     true = true.here()
     if timeout is not None and not true.is_compiled:

@@ -122,15 +122,7 @@ class EmulatedGroups(ArrayStepShared):
         **dict.fromkeys(("stuck", "evaluations"), (np.int64, [])),
     }
 
-    def __init__(
-        self,
-        emulated: pm.Model,
-        *,
-        transitions: int | None = None,
-        model: pm.Model | None = None,
-        rng=None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, emulated: pm.Model, *, transitions: int | None = None, model=None, rng=None, **kwargs: Any):
         model = pm.modelcontext(model)
         check_emulated(emulated, model, transitions)
         self._density = EstimatedDensity(model)
@@ -169,9 +161,9 @@ class EmulatedGroups(ArrayStepShared):
         return [(np.array(coordinates), calls) for calls, coordinates in sorted(groups.items())]
 
     def _renewing(self) -> list[set[int]]:
-        """Return for each block the terms to which it gives new seeds: no other block with the term moves fewer terms.
+        """Return for each block the terms to which it gives new seeds: those of which no other block moves fewer terms.
 
-        A term that no probe has moved gets a new seed from any block that moves it after all.
+        A term that no probe has moved gets one from any block that moves it after all.
         """
         sizes = [[len(calls) for _, calls in self.blocks if c in calls] for c in range(self._density.num_calls)]
         unmoved = {c for c, of_term in enumerate(sizes) if not of_term}
@@ -241,16 +233,10 @@ class EmulatedGroups(ArrayStepShared):
             if changed.any():
                 accepts.append(accept)
                 moves.append(is_moved)
-        stats = {
-            "tune": self.tune,
-            "accept": float(np.mean(accepts)) if accepts else 1.0,
-            "least_accept": float(np.min(accepts)) if accepts else 1.0,
-            "moved": float(np.mean(moves)) if moves else 1.0,
-            "stuck": int(self.runs.max()),
-            "log_density": math.nan if here is None else here.level,
-            "evaluations": int(counts.max()),
-            "diverging": diverging,
-        }
+        accepts, moves = accepts or [1.0], moves or [1.0]
+        stats = {"accept": float(np.mean(accepts)), "least_accept": float(min(accepts)), "moved": float(np.mean(moves))}
+        stats |= {"tune": self.tune, "diverging": diverging, "log_density": math.nan if here is None else here.level}
+        stats |= {"stuck": int(self.runs.max()), "evaluations": int(counts.max())}
         return RaveledVars(x.astype(q0.data.dtype), q0.point_map_info), [stats]
 
     def _first_estimates(self, x):
@@ -330,9 +316,7 @@ class EstimatedDensity:
         self._nodes = sorted(nodes, key=lambda n: n.op.term_name)
         names, keys = estimated_terms(logp)
         if len(keys) != len(self._nodes) or {n.op.term_name for n in self._nodes} != set(names):
-            raise ValueError(
-                f"the estimates of this model ({', '.join(names)}) do not each stand for themselves in its log density."
-            )
+            raise ValueError(f"estimates of this model ({', '.join(names)}) do not each stand alone in its density.")
         self.num_calls = len(self._nodes)  # estimated terms
         self._given = [pytensor.shared(0.0) for _ in self._nodes]
         given = dict(zip([n.outputs[0] for n in self._nodes], self._given, strict=True))

@@ -79,19 +79,14 @@ class GivenOutputs:
             shared.set_value(rows)
         return float(self._density(position)[0])
 
-    def has_density(
-        self, rows_of_places: Sequence[Sequence[np.ndarray]], positions: np.ndarray, number: int, rows: np.ndarray
-    ) -> np.ndarray:
+    def has_density(self, rows_of_places: Sequence, positions: np.ndarray, number: int, rows: np.ndarray) -> np.ndarray:
         """Return whether the density at positions (n, d) is above zero, with ``rows`` as the outputs of one part."""
         asked = zip(rows_of_places, positions, rows, strict=True)
         every = slice(None)
         return np.isfinite([self._with_row(parts, position, number, every, own) for parts, position, own in asked])
 
     def learned_outputs(self, inputs: Sequence[np.ndarray], fits) -> list[np.ndarray]:
-        """Return the outputs (b, q) of each part at inputs (b, k) that ``fits``, from ``Record.fits``, predict.
-
-        NaN where inputs are not finite.
-        """
+        """Return the outputs (b, q) of each part at inputs (b, k) by ``fits``; NaN where inputs are not finite."""
         rows_of_parts = [np.full(rows.type.shape, np.nan) for rows in self._rows]
         for part, rows, outputs, (of_part, *_) in zip(self.unknown.parts, inputs, rows_of_parts, fits, strict=True):
             for own, fit in zip(part.masks, of_part, strict=True):
@@ -99,9 +94,7 @@ class GivenOutputs:
                     outputs[mine] = fit(rows[mine])
         return rows_of_parts
 
-    def errors(
-        self, positions: np.ndarray, evaluated: Sequence[Evaluated], predicted: Sequence[Sequence[np.ndarray]]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
+    def errors(self, positions: np.ndarray, evaluated: Sequence[Evaluated], predicted: Sequence) -> tuple:
         """Return errors (n, 2, 1 + f) by the estimates of 2 n evaluations, and the inputs (n, k) of f estimated terms.
 
         At each of the positions (2 n, d), learned outputs (b, q) of each part are ``predicted``.
@@ -120,10 +113,9 @@ class GivenOutputs:
         return errors.reshape(-1, 2, errors.shape[1]), inputs
 
     def levels(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray, outputs, number: int) -> np.ndarray:
-        """Return the log densities (n, b) at a position (d,) with outputs (b, q) of parts, each with one other row.
+        """Return log densities (n, b) at a position (d,); entry (i, b) has ``outputs[i, b]`` as row b of a part.
 
-        Entry (i, b) has ``outputs[i, b]``, of ``outputs`` (n, b, q), as row b of part ``number``; minus infinity where
-        that row is not finite.
+        All else is as in ``rows_of_parts``, (b, q) of each. Minus infinity where that row is not finite.
         """
         levels = np.full(outputs.shape[:2], -np.inf)
         for i, b in np.argwhere(np.isfinite(outputs).all(axis=2)):

@@ -47,10 +47,7 @@ class Rows(NamedTuple):
 
     @property
     def block(self) -> int:
-        """How many consecutive outputs may have a constant sum, as in rows of a matrix.
-
-        The last dimension of the output; all outputs of a row if rows run along that, or with several arrays.
-        """
+        """How many consecutive outputs may have a constant sum: the last dimension, or all if rows run along that."""
         (_, num_outputs), shape, axis = self.sizes, self.output_shapes[0], self.output_axes[0]
         is_along_rows = not shape or (self.shape and axis % len(shape) == len(shape) - 1)
         return num_outputs if is_along_rows or len(self.output_shapes) > 1 or num_outputs % shape[-1] else shape[-1]
@@ -117,17 +114,11 @@ class Part(NamedTuple):
 
     @property
     def has_penalty(self) -> bool:
-        """Whether uncertainty about its outputs lowers the log density.
-
-        Several estimates have no penalty: each gradient would take time in proportion to the squared number of points
-        that carry the fit.
-        """
+        """Whether uncertainty about outputs lowers the log density; gradients would be slow for several estimates."""
         return self.is_row or not self.like.is_estimate
 
 
-def rows_of(
-    box: BlackBox, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], others: Sequence[np.ndarray]
-) -> Rows:
+def rows_of(box: BlackBox, inputs: Sequence, outputs: Sequence, others: Sequence) -> Rows:
     """Return how a call splits into rows, from a vectorized operator's graph or by probing an opaque one.
 
     ``inputs`` and ``outputs`` are those of one call; ``others`` are other inputs that the function may get.

@@ -87,9 +87,7 @@ def _sum_of_terms(copy, names, model, given):
     return graph_replace(sum(sums), own | given, strict=False)
 
 
-def shared_arrays(
-    name: str, num_functions: int, sizes: Mapping[str, tuple[int | None, ...]]
-) -> dict[str, TensorSharedVariable]:
+def shared_arrays(name: str, num_functions: int, sizes: Mapping[str, tuple]) -> dict[str, TensorSharedVariable]:
     """Return shared variables by field, each (functions, *size) and full of zeros; a length of None begins as one."""
     shapes = {field: (num_functions, *size) for field, size in sizes.items()}
     return {

@@ -104,10 +104,7 @@ class Record:
         return nearest_rows(np.full(count, True), levels - least, 2 * (num_coordinates + 1))
 
     def held_out(self, margins: Sequence[np.ndarray], fits) -> list[np.ndarray]:
-        """Return the outputs (n, b, q) of each part at all places, predicted from other places as ``fits`` would.
-
-        NaN where an evaluation failed.
-        """
+        """Return outputs (n, b, q) of each part at all places, predicted by fits to others; NaN where one failed."""
         folds = np.arange(len(self)) // self.unknown.repeats % _FOLDS
         rows_of_parts = []
         for part, margin, (of_part, *_) in zip(self.unknown.parts, margins, fits, strict=True):

@@ -59,8 +59,8 @@ class Unknown(NamedTuple):
     def design_size(self) -> int:
         """First places to learn outputs from: enough for ten rows for each input; none for log likelihoods.
 
-        Each place gives all rows of a function. A function learned from fewer is too smooth, and chains never leave a
-        mode that they found on it. A log likelihood at prior draws says little about a posterior that is far away.
+        A function learned from fewer is too smooth, and chains never leave a mode that they found on it. A log
+        likelihood at prior draws says little about a posterior that is far away.
         """
         parts = (part for part in self.parts if not (part.is_term or part.like.is_estimate))
         sizes = ((part.like.sizes[0], int(np.bincount(part.functions).min())) for part in parts)

@@ -76,9 +76,7 @@ def drawing_noise(noise: Mapping[str, np.random.Generator | list[np.random.Gener
 class EstimatedLogLikelihoodOp(ObjectModeOp):
     """The log of an unbiased likelihood estimate, as an operator on (parameters..., observed)."""
 
-    def __init__(
-        self, name: str, fn: Callable, reuse_noise: float = 0.0, num_streams: int = 1, pointwise: bool = False
-    ):
+    def __init__(self, name: str, fn: Callable, reuse_noise=0.0, num_streams: int = 1, pointwise: bool = False):
         self.term_name, self.fn, self.pointwise, self.key = name, fn, pointwise, uuid.uuid4().hex
         self.reuse_noise, self.num_streams = reuse_noise, num_streams
         # Whether it assumes normal summaries, which the simulations behind its estimates can check.
@@ -124,16 +122,11 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         shape = np.shape(inputs[-1]) if self.pointwise else ()
         if returned is None or (value.shape != shape if self.pointwise else value.size != 1):
             what = "None" if returned is None else f"an array of shape {value.shape}"
-            wanted = (
-                f"an array of the data's shape {shape}, the logs of unbiased and independent estimates, one for each "
-                "entry."
-                if self.pointwise
-                else "one number, the log of an unbiased estimate of the whole likelihood; with pointwise=True one for "
-                "each entry of the data."
-            )
-            raise TypeError(
-                f"the function of EstimatedLikelihood {self.term_name!r} returned {what}; it must return {wanted}"
-            )
+            wanted = "one number, the log of an unbiased likelihood estimate; with pointwise=True one for each entry."
+            if self.pointwise:
+                wanted = f"an array of shape {shape}, logs of unbiased and independent estimates, one for each entry."
+            said = f"the function of EstimatedLikelihood {self.term_name!r} returned {what}"
+            raise TypeError(f"{said}; it must return {wanted}")
         failed = getattr(self.fn, "failed_share", float(np.mean(~np.isfinite(value))))
         evaluation.failed[f"failed_share_{self.term_name}"] = failed
         if self.assumes_normal:

@@ -1,7 +1,6 @@
-"""Short texts that identify what a model's forward draws depend on, the same in every process.
+"""Short texts that identify what a model's forward draws depend on, the same in every process, unlike pickles.
 
-Pickles will not do: they differ between processes for the same model. Here the graph is hashed as text, numbers by
-their bytes, and functions by their code.
+The graph is hashed as text, numbers by their bytes, and functions by their code.
 """
 
 import functools

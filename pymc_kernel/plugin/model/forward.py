@@ -170,8 +170,7 @@ def _words(entropy, batch, count, is_of_data=True):
 def _own_constants(function) -> None:
     """Give a compiled function copies of constants that are views of others.
 
-    PyTensor makes the data of a constant read-only when a later graph compares it. A folded constant that is a view of
-    them still claims to be writable; SciPy's samplers (HalfNormal, Gumbel) rely on that and fail.
+    Views claim to be writable even where PyTensor made the others read-only; SciPy's samplers (HalfNormal) then fail.
     """
     for variable, storage in function.vm.storage_map.items():
         if isinstance(variable, Constant) and isinstance(storage[0], np.ndarray) and storage[0].base is not None:

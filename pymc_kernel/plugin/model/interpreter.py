@@ -90,9 +90,7 @@ def by_numpy(mode: Mode) -> Mode:
 #: For graphs that are called a few times.
 QUICK = by_numpy(get_mode("FAST_COMPILE"))
 #: The same with the numerically stable forms of functions, which the quick mode leaves out.
-STABLE = by_numpy(
-    Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"]))
-)
+STABLE = by_numpy(Mode("py", RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"])))
 #: For graphs that are called some hundred times: rewriting them would take longer, and machine code longer still.
 UNOPTIMIZED = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer=None)
 
@@ -113,30 +111,22 @@ def of_vector(
 
 
 def of_position(model: pm.Model, point: dict, outputs: Sequence[Variable]) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """Return an interpreted function from a position (d,) to outputs; the point has the shapes of all value variables.
-
-    For outputs whose cost is that of black boxes.
-    """
+    """Return an interpreted function from a position (d,) to outputs whose cost is that of black boxes."""
     return of_vector(model, model.value_vars, point, outputs, {"mode": STABLE, "on_unused_input": "ignore"})[0]
 
 
 def over_draws(
-    model: pm.Model,
-    outputs: Sequence[Variable],
-    inputs: Sequence[Variable] | None = None,
-    shapes: Sequence[tuple[int, ...]] | None = None,
-    at_a_time: int = DRAWS_AT_A_TIME,
-    **compile_kwargs: Any,
+    model: pm.Model, outputs: Sequence[Variable], inputs=None, shapes=None, at_a_time=DRAWS_AT_A_TIME, **kwargs: Any
 ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
     """Return a function from draws of the inputs, a list of (n, ...), to those of the outputs, in one vectorized graph.
 
     The inputs are the model's value variables by default. If their shapes are given, the graph need not compute them:
-    code that does takes seconds to compile.
+    code that does takes seconds to compile. ``kwargs`` are for the compiled function.
     """
     inputs = list(model.value_vars if inputs is None else inputs)
     shapes = [v.type.shape for v in inputs] if shapes is None else shapes
     many = {v: tensor(dtype=v.dtype, shape=(None, *s)) for v, s in zip(inputs, shapes, strict=True)}
-    settings = {"on_unused_input": "ignore", "mode": QUICK} | compile_kwargs
+    settings = {"on_unused_input": "ignore", "mode": QUICK} | kwargs
     with model, compiling():
         function = pymc_compile(list(many.values()), vectorize_graph(list(outputs), many), **settings)
     function.trust_input = True

@@ -92,9 +92,8 @@ def _drawn(curves, kept, probability, backend):
     panels = lines.isel(plot_axis=0, point=0, drop=True)
     others = list(dict.fromkeys(d for v in panels.data_vars.values() for d in v.dims))
     count = sum(v.size for v in panels.data_vars.values())
-    collection = azp.PlotCollection.wrap(
-        panels, cols=["__variable__", *others], backend=backend, **grid_arguments(count, backend)
-    )
+    arguments = {"cols": ["__variable__", *others], "backend": backend} | grid_arguments(count, backend)
+    collection = azp.PlotCollection.wrap(panels, **arguments)
     collection.map(visuals.fill_between_y, "band", data=band, color=_COLOR, alpha=0.3)
     collection.map(visuals.line_xy, "density", data=lines, color=_COLOR)
     if kept is not None:
@@ -149,8 +148,8 @@ def _curves(whole, numbers, transform, probability, max_draws, num_points):
 def _mapped(places, heights, there, draws):
     """Return points evenly over the range of the draws, with densities (3, num_points) mapped there from ``places``.
 
-    Each density is an average over the width of its point in the picture, computed from the cumulative integral,
-    which no transform changes. Near a bound, the Jacobian turns single draws into peaks narrower than a line.
+    Each is an average over the width of its point, by the cumulative integral, which no transform changes: near a
+    bound, the Jacobian turns single draws into peaks narrower than a line.
     """
     spare = 0.05 * np.ptp(draws)  # beyond the draws
     edges = np.linspace(max(there[0], draws.min() - spare), min(there[-1], draws.max() + spare), len(places) + 1)

@@ -1,8 +1,4 @@
-"""Checks, in words, whether estimated and learned likelihoods can be trusted in the region of a posterior.
-
-For learned likelihoods: the error due to the limited number of simulations, and draws where hardly anything was
-simulated. For synthetic likelihoods: whether their summaries are normal.
-"""
+"""Checks, in words, whether synthetic and learned likelihoods can be trusted in the region of a posterior."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -132,8 +128,6 @@ def _share_outside(learned, parameters, rng):
     return (shares < _HARDLY_ANY).reshape(some.shape[:2]).mean(axis=0)
 
 
-# -- summaries that are taken for normal ---------------------------------------------------------------
-
 _KINDS = ("mean", "spread", "5 % quantile", "95 % quantile")
 _LEAST_ERROR = 0.2  # no warning below: posterior standard deviations of a mean or quantile, or log ratio of spreads
 _STANDARD_ERRORS = 2.0  # that an error must differ from zero by
@@ -165,8 +159,8 @@ def normality_of_draws(density: LogDensity, draws: np.ndarray, names: Sequence[s
 def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
     """Return a warning if summaries that are not normal make the posterior wrong; otherwise an empty text.
 
-    ``simulated`` are pairs: the position (d,) of a draw, and a dictionary from the name of a block to the summaries
-    behind the estimate and those of the data. ``entries`` are the names of the coordinates.
+    ``simulated`` are pairs: the position (d,) of a draw, and by the names of blocks the summaries behind the estimate
+    and those of the data. ``entries`` are the names of the coordinates.
     """
     if not simulated:
         return ""

@@ -78,9 +78,8 @@ def add_legend(collection, entries: dict[str, dict]) -> None:
         place = _BOKEH_WITHIN
     if collection.backend == "plotly":  # its legends do not translate ``alpha``
         entries = {n: {"opacity" if k == "alpha" else k: v for k, v in line.items()} for n, line in entries.items()}
-    backend_of(collection).legend(
-        collection, list(entries.values()), list(entries), update_visuals=False, visual_kwargs={}, **place
-    )
+    place = place | {"update_visuals": False, "visual_kwargs": {}}
+    backend_of(collection).legend(collection, list(entries.values()), list(entries), **place)
 
 
 def scalars(dataset) -> dict:

@@ -85,13 +85,9 @@ def _plane(middle, dims, ranges, num):
 
 
 # For each group: the dimension of its statistics, and those that are plotted.
-_STATISTICS = {
-    "smc_stats": (
-        "stage",
-        ("inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment"),
-    ),
-    "pmc_stats": ("iteration", ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")),
-}
+_BY_STAGE = "inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment"
+_BY_ITERATION = "effective_share", "log_evidence_of_iteration", "drift", "mean_scale"
+_STATISTICS = {"smc_stats": ("stage", _BY_STAGE), "pmc_stats": ("iteration", _BY_ITERATION)}
 _TITLES = {"ess_share": "effective share", "accept": "acceptance rate", "log_evidence_increment": "log evidence added"}
 
 
@@ -154,6 +150,8 @@ def plot_calibration(
 ) -> azp.PlotCollection:
     """Plot how well the posteriors of a fitted rule cover: deviations of ranks from uniform, with a test.
 
+    There is a panel for each latent and, unless ``coverage``, one for the joint regions ("TARP").
+
     Parameters
     ----------
     calibration : pymc_kernel.embeddings.FittedRule or pymc_kernel.embeddings.RuleCalibration
@@ -166,11 +164,6 @@ def plot_calibration(
         Of the cases and draws for the calibration of a rule.
     **kwargs
         Passed to ``arviz_plots.plot_ecdf_pit``.
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
-        A panel for each latent and, unless ``coverage``, one for the joint regions ("TARP").
 
     Examples
     --------

@@ -1,8 +1,4 @@
-"""Scores of a model without a gradient, learned from log densities that the run holds or the model evaluates.
-
-A surrogate is fitted to log densities at the draws, and judged at held-out draws; the mathematics is in
-``scores/held_out.py``.
-"""
+"""Scores of a model without a gradient, learned from log densities at the draws by ``scores/held_out.py``."""
 
 from dataclasses import dataclass
 from functools import cache

@@ -158,12 +158,9 @@ def sample_khmc(
         step.learned, ends = _tune_together(step, starts, tune, rng, progressbar)
         if kernel_hmc.is_dropped(step.learned):
             warn_user(f"sample_khmc: {DROPPED}")
-        took = {
-            "tuning_steps": int(tune),
-            "tuning_time": time.perf_counter() - began,
-            "tuning_evaluations": spent + step.density.calls - before,
-            "tuning_raised": step.density.num_raised - raised,
-        }
+        took = {"tuning_steps": int(tune), "tuning_time": time.perf_counter() - began}
+        took["tuning_evaluations"] = spent + step.density.calls - before
+        took["tuning_raised"] = step.density.num_raised - raised
         idata = pm.sample(draws, tune=0, step=step, initvals=initvals_at(model, ends), **settings)
     groups = getattr(idata, "children", {})
     for name in {"posterior", "sample_stats"} & set(groups):
@@ -189,13 +186,9 @@ def _along_emulated(model, emulated, draws, tune, rng, began, settings) -> xr.Da
     if "stuck" in groups.get("sample_stats", ()):
         report_stuck_groups(groups["sample_stats"], emulation.noise_sd)
     for name in {"posterior", "sample_stats"} & set(groups):
-        groups[name].attrs |= {
-            "tuning_steps": tune,
-            "tuning_time": time.perf_counter() - began,
-            "tuning_evaluations": emulation.num_evaluations,
-            "tuning_raised": emulation.num_failed,
-            "distance": emulation.distance,
-        }
+        groups[name].attrs |= {"tuning_steps": tune, "tuning_time": time.perf_counter() - began}
+        groups[name].attrs |= {"tuning_evaluations": emulation.num_evaluations, "tuning_raised": emulation.num_failed}
+        groups[name].attrs["distance"] = emulation.distance
     return idata
 
 
@@ -280,8 +273,8 @@ def _pooled_step(model, step, compile_kwargs) -> tuple[list, KernelHMC]:
 def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
     """Return a position (d,) for each chain at which the density is finite.
 
-    It is a position of a block's pilot simulations; or the initial point or a draw from the prior, chosen by their
-    likelihood; or PyMC's initial point, jittered, if values are given or the prior cannot be drawn from.
+    It is that of a block's pilot simulation; or the initial point or a prior draw, chosen by likelihood; or PyMC's
+    initial point, jittered, if values are given or the prior cannot be drawn from.
     """
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:

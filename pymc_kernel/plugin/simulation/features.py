@@ -64,16 +64,9 @@ class LearnedFeatures:
 
     @one_blas_thread
     def fit(self, latent, observed, weights=None, *, rng=None, progressbar: bool = True) -> "FittedFeatures":
-        """Return the features learned from pairs.
+        """Return the features learned from pairs: latent (n, p), observed (n, q).
 
-        Parameters
-        ----------
-        latent : array_like (n, p)
-        observed : array_like (n, q)
-        weights : array_like (n,), optional
-            Of the pairs, such as importance weights; equal by default.
-        rng : int or numpy.random.Generator, optional
-        progressbar : bool
+        They may have weights (n,), such as importance weights. ``rng`` is a number or a ``numpy.random.Generator``.
         """
         latent, observed = as_points(latent, "latent"), as_points(observed, "observed")
         check_pairs(latent=latent, observed=observed)
