@@ -22,7 +22,6 @@ _BLOCK = 50  # draws of each chain between two checks of convergence
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws: with some hundred a chain, noise alone gives about this
 _TREE_DEPTH = 8  # at most 255 leapfrog steps: a draw ends however bad a surrogate's geometry is
-_PRIOR_WEIGHT = 10  # the first variances count as this many draws, as in PyMC's own start
 _FEWEST = 250  # particles of a population: a dozen are in a mode with a twentieth of the mass
 _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
 
@@ -143,7 +142,7 @@ def variances_of(draws: np.ndarray) -> np.ndarray:
 
 def first_metric(start: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> QuadPotentialDiagAdapt:
     """Return an adaptive metric for a chain that begins at ``start`` (d,), with a first guess of variances (d,)."""
-    return QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=rng)
+    return QuadPotentialDiagAdapt(len(start), start.copy(), variances, 10, rng=rng)  # as ten draws, as PyMC has it
 
 
 def flat_draws(draws: np.ndarray) -> np.ndarray:

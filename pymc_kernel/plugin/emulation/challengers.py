@@ -161,7 +161,7 @@ class Challengers:
         return float((self._real_shares.sum() + 0.5) / (count + 1)) if count else 1.0
 
     def real_distance(self, possible: float) -> float:
-        """Return the distance, m / (1 + m) for a mass m left out, with its real share in place of all: ``possible``."""
+        """Return the distance m / (1 + m) of the real share of a mass left out; ``possible`` is that of all of it."""
         real = possible * self.real_share
         return real / (1.0 - possible + real)
 

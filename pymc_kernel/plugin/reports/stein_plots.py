@@ -17,7 +17,6 @@ from pymc_kernel.plugin.warn import warn_user
 _JOINT = "all together"
 _BAND_COLOR = "C0"
 _OWN_COLOR = "C1"
-_GAP = 0.6  # rows between the joint result and the parameters'
 
 
 def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.PlotCollection:
@@ -49,7 +48,7 @@ def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.
     """
     report = data if isinstance(data, diagnostics.KSDReport) else diagnostics.ksd_test(data, **arguments)
     own, band, p_values, y, heights = _rows(report)
-    figure = figure_arguments(24.0 * (len(heights) + _GAP) + 130.0, backend)
+    figure = figure_arguments(24.0 * (heights[_JOINT] + 1.0) + 130.0, backend)
     collection = azp.PlotCollection.wrap(own, cols=[], backend=backend, figure_kwargs=figure)
     ends = [float(end) for one in (own, band) for v in one.data_vars.values() for end in (v.min(), v.max())]
     low, high = np.nanmin(ends), np.nanmax(ends)
@@ -86,7 +85,7 @@ def _rows(report, most=40):
             "shown. Choose others by var_names= and coords=."
         )
     in_order = [label for label in sizes if label in shown]
-    heights = {_JOINT: len(shown) + _GAP} | {label: len(shown) - 1.0 - i for i, label in enumerate(in_order)}
+    heights = {_JOINT: len(shown) + 0.6} | {label: len(shown) - 1.0 - i for i, label in enumerate(in_order)}
     y = xr.full_like(own, np.nan)
     for label, height in heights.items():
         name, place = places[label]
@@ -98,7 +97,7 @@ def _add_names(collection, heights, start, stop):
     """Label the rows, the axis and the colors."""
     backend, panel, top = backend_of(collection), collection.get_target(None, {}), heights[_JOINT]
     backend.yticks(list(heights.values()), list(heights), panel)
-    backend.hline(top - 0.5 * (1.0 + _GAP), panel, color="B3", width=1)
+    backend.hline(top - 0.8, panel, color="B3", width=1)  # halfway to the next row
     backend.text(stop, top + 1.0, "p-value", panel, color="B1", horizontal_align="right")
     backend.xlim((start, stop + 0.01 * (stop - start)), panel)
     backend.ylim((-0.8, top + 1.6), panel)
