@@ -124,7 +124,7 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
             what = "None" if returned is None else f"an array of shape {value.shape}"
             wanted = "one number, the log of an unbiased likelihood estimate; with pointwise=True one for each entry."
             if self.pointwise:
-                wanted = f"an array of shape {shape}, logs of unbiased and independent estimates, one for each entry."
+                wanted = f"an array of the data's shape {shape}, logs of unbiased and independent estimates of each."
             said = f"the function of EstimatedLikelihood {self.term_name!r} returned {what}"
             raise TypeError(f"{said}; it must return {wanted}")
         failed = getattr(self.fn, "failed_share", float(np.mean(~np.isfinite(value))))
