@@ -1,8 +1,4 @@
-"""The package's error types, and warnings at the caller's line.
-
-Every type is also a built-in one (``ValueError`` or ``RuntimeError``), so that code which does not know
-the package can still catch it.
-"""
+"""The package's error types, each also a built-in one (``ValueError``), and warnings at the caller's line."""
 
 import contextlib
 import functools

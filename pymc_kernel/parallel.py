@@ -4,9 +4,8 @@ Numba's own threading layers are avoided on purpose: the OpenMP one ends a proce
 its first use, and forking is how PyMC starts chains on Linux. Compiled functions that release the
 interpreter's lock (``nogil=True``) run in plain threads just as fast.
 
-BLAS is held to one thread wherever this package does linear algebra, by :data:`one_blas_thread`. For matrices of a few
-hundred rows threads cost more than they save, ten times as much if other processes compete for the cores. And the
-number of threads changes the last bit of sums, after which chains with the same seed diverge.
+BLAS is held to one thread wherever this package does linear algebra: for matrices of a few hundred rows threads cost
+more than they save, and their number changes the last bit of sums, after which chains with the same seed diverge.
 """
 
 import os
@@ -121,16 +120,8 @@ def over_row_blocks(
 ) -> None:
     """Call ``function(start, stop)`` so that the blocks cover ``range(num_rows)`` once.
 
-    Parameters
-    ----------
-    function
-        Fills its own rows of an output; must release the interpreter's lock to gain from threads.
-    num_rows
-        Rows in all.
-    work_per_row
-        Rough number of inner operations a row; below 200,000 in all, everything runs in this thread.
-    most_rows
-        Largest number of rows of a block, if the function takes memory for each row.
+    It fills its own rows of an output, and must release the interpreter's lock to gain from threads. With fewer than
+    200,000 inner operations in all, roughly, everything runs in this thread. No block has more than ``most_rows``.
     """
     threads = min(num_threads(), num_rows)
     is_alone = threads <= 1 or num_rows * work_per_row < _MIN_WORK

@@ -25,61 +25,33 @@ BOUND_ROWS = 128  # with 64, 12 subjects took up to 100 evaluations, not 52; gra
 class FittedOutputs:
     """The fit: outputs(x) = back(K(z, points) @ weights + trend(z) @ coefficients), z the scaled inputs.
 
-    Attributes
-    ----------
-    log_inputs, log_outputs : ndarray of bool (k,), (q,)
-        Which ones are learned by their logarithms. Inputs that are not positive are beyond the range then.
-    center, scale : ndarray (k,)
-        Of the inputs.
-    low, high : ndarray (k,)
-        Range of (inputs - center) / scale that was learned from, plus a quarter of it on each side. Inputs beyond get
-        the outputs of the border: an extrapolated trend can create false modes. A log likelihood follows its trend
-        where that is lower: a tail as high as the border would hold most of the mass beside a flat prior.
-    rotation : ndarray (k, k)
-        Scaled inputs are (inputs - center) / scale @ rotation.
-    inverse_length_scale : ndarray (k,)
-        Of the scaled inputs.
-    points : ndarray (r, k)
-        Scaled inputs times inverse length scales.
-    weights : ndarray (r, q)
-    coefficients : ndarray (1 + k + k (k + 1) / 2, q)
-        Of the polynomials in the scaled inputs, as :func:`trend_features` has them.
-    hyperparameters : Hyperparameters
-    directions : ndarray (m, q)
-        A root of the covariance of the outputs, or of their logarithms where these are learned. The covariance has the
-        squared amplitudes as its diagonal, and similar outputs have correlated errors.
-    factor, normal : ndarray (r, r)
-        Triangular: of the covariance of the points, and of the normal equations of their coefficients.
-    is_log_likelihood : bool
-        Whether the one output is a log likelihood.
-    total : float
-        The sum of each ``block`` consecutive outputs, where it is always the same and all are positive; else zero.
-    reach : ndarray (q,)
-        The amplitude, or the range of the learned values if that is smaller: at a jump the amplitude has no bound.
-    span : float
-        Of a log likelihood: depth below the largest value from which on it is learned on a log scale.
+    Inputs beyond ``low`` and ``high`` get the outputs of the border: an extrapolated trend can create false modes. A
+    log likelihood follows its trend where that is lower: a tail as high as the border would hold most of the mass
+    beside a flat prior.
     """
 
-    log_inputs: np.ndarray
-    log_outputs: np.ndarray
-    center: np.ndarray
-    scale: np.ndarray
-    rotation: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-    inverse_length_scale: np.ndarray
-    points: np.ndarray
-    weights: np.ndarray
-    coefficients: np.ndarray
+    log_inputs: np.ndarray  #: (k,), which are learned by their logarithms: if not positive, they are beyond the range
+    log_outputs: np.ndarray  #: (q,), which are learned by their logarithms
+    center: np.ndarray  #: (k,), of the inputs
+    scale: np.ndarray  #: (k,), of the inputs
+    rotation: np.ndarray  #: (k, k): scaled inputs are (inputs - center) / scale @ rotation
+    low: np.ndarray  #: (k,), least (inputs - center) / scale that was learned from, less a quarter of its range
+    high: np.ndarray  #: (k,), largest one, plus a quarter
+    inverse_length_scale: np.ndarray  #: (k,), of the scaled inputs
+    points: np.ndarray  #: (r, k), scaled inputs times inverse length scales
+    weights: np.ndarray  #: (r, q)
+    coefficients: np.ndarray  #: (1 + k + k (k + 1) / 2, q), of polynomials in scaled inputs: see :func:`trend_features`
     hyperparameters: Hyperparameters
     directions: np.ndarray
-    factor: np.ndarray
-    normal: np.ndarray
-    is_log_likelihood: bool
-    total: float
+    """(m, q), a root of the covariance of the outputs, or of their logarithms where these are learned: its diagonal has
+    the squared amplitudes, and similar outputs have correlated errors."""
+    factor: np.ndarray  #: (r, r), triangular, of the covariance of the points
+    normal: np.ndarray  #: (r, r), triangular, of the normal equations of their coefficients
+    is_log_likelihood: bool  #: whether the one output is a log likelihood
+    total: float  #: sum of each ``block`` consecutive outputs, if it is always the same and all are positive; else zero
     block: int
-    reach: np.ndarray
-    span: float
+    reach: np.ndarray  #: (q,), amplitude, or range of learned values if smaller: at a jump the amplitude has no bound
+    span: float  #: of a log likelihood: depth below its largest value from which on it is learned on a log scale
 
     def scaled(self, inputs: np.ndarray, inside: bool = True) -> np.ndarray:
         """Return scaled inputs (n, k), by default clipped to between ``low`` and ``high``."""
@@ -163,18 +135,10 @@ class VarianceBound:
     """A variance of an output of amplitude one: k(z, z) - |A k(points, z)|^2.
 
     The kernel is a Gaussian plus quadratic times (1 + z'z / k)^2.
-
-    Attributes
-    ----------
-    points : ndarray (m, k)
-        Scaled inputs.
-    reduction : ndarray (m, m)
-        A.
-    quadratic : float
     """
 
-    points: np.ndarray
-    reduction: np.ndarray
+    points: np.ndarray  #: (m, k), scaled inputs
+    reduction: np.ndarray  #: (m, m), A
     quadratic: float
 
 
@@ -182,13 +146,8 @@ class VarianceBound:
 def variance_bound(fit: FittedOutputs, inputs: np.ndarray) -> VarianceBound:
     """Return an upper bound of the posterior variance: that from at most 128 rows, as more rows only lower it.
 
-    Each row is where those before it leave most of the variance. Noise is ignored.
-
-    Parameters
-    ----------
-    fit : FittedOutputs
-    inputs : ndarray (n, k)
-        Rows that ``fit`` was learned from: those where the bound should be tight.
+    The rows are among ``inputs`` (n, k), where the bound should be tight and which ``fit`` was learned from: each is
+    where those before it leave most of the variance. Noise is ignored.
     """
     z, hyper = fit.scaled(inputs, inside=False), fit.hyperparameters
     factor, pivots = carrying_rows(hyper, z, BOUND_ROWS)

@@ -1,10 +1,8 @@
 """Many outputs of a function of few inputs, learned from some of its values.
 
 A Gaussian process with a length scale for each input and a quadratic trend, shared by all outputs except for an
-amplitude of each, by ``scores.value_regression``. Positive inputs and outputs may be learned by their logarithms, and
-length scales may belong to the directions in which the outputs change, not to the inputs. Positive outputs that always
-have the same sum, as probabilities have, keep it: their logarithms are learned, and predictions are rescaled to that
-sum.
+amplitude of each, by ``scores.value_regression``. Positive outputs that always have the same sum, as probabilities
+have, keep it: their logarithms are learned, and predictions are rescaled to that sum.
 """
 
 from itertools import product
@@ -27,8 +25,6 @@ from pymc_kernel.scores.value_regression import (
 )
 
 LEARN_ROWS = 200  # the hyperparameters are learned from so many rows: O(n^3) a step, some dozens of steps
-# With 200 estimates of standard deviation one, posteriors of ten dimensions were too narrow by a fifth.
-_LEARN_ESTIMATES = 400
 _LEARN_OUTPUTS = 64  # and from so many outputs, evenly spaced: neighbors in an image or a series are alike
 _MAX_ROWS = 1000  # rows that carry a fit, chosen where the others leave most of the prior variance
 _MARGIN = 0.25  # of the range of an input, by which the fit extends beyond it
@@ -92,7 +88,8 @@ def fit_outputs(
     inputs, outputs = as_points(inputs), as_points(outputs)
     if len(inputs) != len(outputs):
         raise ValueError(f"inputs and outputs must have as many rows, got {len(inputs)} and {len(outputs)}.")
-    n, most = len(inputs), _LEARN_ESTIMATES if is_noisy else LEARN_ROWS
+    # With 200 estimates of standard deviation one, posteriors of ten dimensions were too narrow by a fifth.
+    n, most = len(inputs), 2 * LEARN_ROWS if is_noisy else LEARN_ROWS
     rows = np.arange(n) if n <= most else np.sort(rng.choice(n, most, replace=False))
     block = outputs.shape[1] if block is None else block
     positive, total = (outputs > 0.0).all(axis=0), _same_sum(outputs.reshape(-1, block))
@@ -137,15 +134,9 @@ def _way(inputs, outputs, rows, scales, rotation, span, is_noisy):
 
 @one_blas_thread
 def held_out_outputs(fit: FittedOutputs, inputs: np.ndarray, outputs: np.ndarray, folds: np.ndarray) -> np.ndarray:
-    """Return predictions (n, q) of each row from the rows of other folds, with the hyperparameters of all rows.
+    """Return predictions (n, q) of each row from the rows of other folds (n,), two at least.
 
-    Parameters
-    ----------
-    fit : FittedOutputs
-        To all rows.
-    inputs, outputs : ndarray (n, k), (n, q)
-    folds : ndarray of int (n,)
-        At least two different ones.
+    The hyperparameters are those of all rows, to which ``fit`` was made.
     """
     moved, z = _raised(on_scale(outputs, fit.log_outputs), fit.span), fit.scaled(inputs)
     scales, place = (fit.log_inputs, fit.log_outputs), (fit.center, fit.scale, fit.rotation)

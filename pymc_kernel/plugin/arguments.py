@@ -5,7 +5,7 @@ from concurrent.futures import Executor
 from inspect import signature
 
 import numpy as np
-from pytensor.graph.basic import Variable
+from pytensor.graph import Variable
 
 from pymc_kernel.kernels.points import check_between as check_between
 from pymc_kernel.kernels.points import check_whole as check_whole

@@ -46,13 +46,9 @@ def progress_columns(n_chains: int = 1) -> tuple[list[TextColumn], dict[str, lis
 
 def progress_updates() -> tuple[Callable[[dict[str, Any]], dict[str, Any]]]:
     """Return a tuple with one function, from the statistics of a draw to the values of the columns."""
+    names = {"kernel_accept": "accept", "kernel_scale": "proposal_scale", "kernel_stuck": "stuck_for"}
 
     def update_stats(stats):
-        return {
-            "kernel_accept": stats["accept"],
-            "kernel_scale": stats["proposal_scale"],
-            "kernel_stuck": stats["stuck_for"],
-            "failing": stats["stuck_for"] >= STUCK_AFTER,
-        }
+        return {column: stats[name] for column, name in names.items()} | {"failing": stats["stuck_for"] >= STUCK_AFTER}
 
     return (update_stats,)

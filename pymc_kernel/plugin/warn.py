@@ -47,10 +47,7 @@ def findings_in(stats: Any) -> list[str]:
 
 
 def warn_of_failures(what: str, consequence: str, counts: dict, most: float) -> None:
-    """Warn if more than a share ``most`` of all calls failed, or if worker processes died.
-
-    ``what`` names the calls, such as "simulations"; ``counts`` come from :func:`counts_of`.
-    """
+    """Warn if more than a share ``most`` of calls failed, such as "simulations", by ``counts_of``, or workers died."""
     number = {name: counts[name] for name in _FAILURES if counts[name]}
     failed, total = sum(number.values()), counts["succeeded"] + sum(counts[name] for name in _FAILURES)
     deaths, said = counts["worker_deaths"], []

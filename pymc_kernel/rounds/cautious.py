@@ -29,7 +29,6 @@ _EFFECTIVE_A_DIMENSION, _EFFECTIVE_AT_LEAST = 5, 10  # smallest effective number
 NUM_PARTICLES = 2000  # of a proposal or a chain, at least, so that modes keep their weights
 _SETTLED = 0.1  # nats of symmetric divergence between successive posteriors: a third of a standard deviation
 _LARGEST_LOG_RATIO = 50.0  # nats: largest contribution of a single draw to a divergence
-_BISECTIONS = 40  # of a power in (0, 1]: to 1e-12
 
 
 class RoundProposal(NamedTuple):
@@ -52,20 +51,13 @@ class Round(NamedTuple):
 
     num_simulations: int
     num_failed: int
-    num_near: int
-    """Simulations of all rounds that the likelihood is learned from."""
-    power: float
-    """Of the likelihood in the distribution that was simulated from; 0: the prior."""
-    effective: float
-    """Effective sample size of the earlier simulations under that distribution."""
-    change: float
-    """Symmetric divergence between the posterior of the round before and this one's, in nats; NaN after the first."""
-    place: float
-    """Probability of summaries less likely than the observation, in the posterior predictive distribution."""
-    held_out_coverage: float
-    """Share of held-out simulations in the region that should hold 95 % of them."""
-    correlation: float
-    """Largest correlation of the particles between before and after their last moves."""
+    num_near: int  #: simulations of all rounds that the likelihood is learned from
+    power: float  #: of the likelihood in the distribution that was simulated from; 0: the prior
+    effective: float  #: effective sample size of the earlier simulations under that distribution
+    change: float  #: nats: symmetric divergence between this posterior and the one before; NaN after the first round
+    place: float  #: probability of summaries less likely than the observation, in the posterior predictive distribution
+    held_out_coverage: float  #: share of held-out simulations in the region that should hold 95 % of them
+    correlation: float  #: largest one of the particles between before and after their last moves
 
 
 class State(NamedTuple):
@@ -73,24 +65,16 @@ class State(NamedTuple):
 
     prior: Prior
     observed: np.ndarray
-    parameters: np.ndarray
-    """(n, d), all that were simulated so far."""
-    summaries: np.ndarray
-    """(n, q), NaN where a simulation failed."""
-    near: np.ndarray
-    """(n,), bool: what the likelihood was learned from."""
-    proposals: tuple[RoundProposal, ...]
-    """One for each round, including the one that is being simulated."""
-    sizes: tuple[int, ...]
-    """Number of simulations of each round."""
+    parameters: np.ndarray  #: (n, d), all that were simulated so far
+    summaries: np.ndarray  #: (n, q), NaN where a simulation failed
+    near: np.ndarray  #: (n,), bool: what the likelihood was learned from
+    proposals: tuple[RoundProposal, ...]  #: one for each round, including the one that is being simulated
+    sizes: tuple[int, ...]  #: number of simulations of each round
     likelihood: LocalLikelihood | None
-    draws: Draws | None
-    """Of the posterior so far."""
-    effective: float
-    """Of the proposal that is being simulated."""
+    draws: Draws | None  #: of the posterior so far
+    effective: float  #: of the proposal that is being simulated
     rounds: tuple[Round, ...]
-    checks: Checks | None
-    """Of the last round's likelihood; None before."""
+    checks: Checks | None  #: of the last round's likelihood; None before
     is_finished: bool
 
 
@@ -98,22 +82,14 @@ class State(NamedTuple):
 class CautiousRounds:
     """Settings of rounds.
 
-    Parameters
-    ----------
-    num_simulations : int
-        In all rounds together.
-    rounds : int, optional
-        By default at most five, and fewer once the posterior has settled: then the rest is simulated in one last round.
-    estimator : LearnedLikelihood
-        With settings of your own.
-    num_particles : int
-        Draws of a posterior between rounds.
+    By default there are at most five, and fewer once the posterior has settled: then the rest is simulated in one last
+    round.
     """
 
-    num_simulations: int = 1000
+    num_simulations: int = 1000  #: in all rounds together
     rounds: int | None = None
     estimator: LearnedLikelihood = field(default_factory=LearnedLikelihood)
-    num_particles: int = NUM_PARTICLES
+    num_particles: int = NUM_PARTICLES  #: draws of a posterior between rounds
 
     def __post_init__(self):
         check_whole("rounds", num_simulations=self.num_simulations, rounds=self.rounds)
@@ -150,26 +126,14 @@ class CautiousRounds:
 
     @one_blas_thread
     def update(self, rng: np.random.Generator, state: State, parameters, summaries) -> State:
-        """Return the state after the simulations of a round.
+        """Return the state after a round with parameters (m, d) as proposed and summaries (m, q), NaN where one failed.
 
-        Parameters
-        ----------
-        parameters : array_like (m, d)
-            As proposed.
-        summaries : array_like (m, q)
-            NaN where a simulation failed.
-
-        Raises
-        ------
-        ValueError
-            Where so many simulations failed that nothing can be learned.
+        Raises ``ValueError`` where so many simulations failed that nothing can be learned.
         """
         new_parameters = as_points(parameters, "parameters")
         new_summaries = as_points(summaries, "summaries", finite=False)
-        if new_summaries.shape != (len(new_parameters), len(state.observed)):
-            raise ValueError(
-                f"summaries must have shape {(len(new_parameters), len(state.observed))}, got {new_summaries.shape}."
-            )
+        if new_summaries.shape != (wanted := (len(new_parameters), len(state.observed))):
+            raise ValueError(f"summaries must have shape {wanted}, got {new_summaries.shape}.")
         parameters = np.concatenate([p for p in (state.parameters, new_parameters) if p.size])
         summaries = np.concatenate([state.summaries, new_summaries])
         whole = np.isfinite(summaries).all(axis=1)
@@ -252,11 +216,8 @@ class CautiousRounds:
 
 def _check_enough(near, num_dims):
     if near.sum() < 2 * (num_dims + 2):
-        advice = (
-            "take more, or fewer rounds."
-            if near.all()
-            else "most have NaN or infinite numbers. Take more simulations, or a prior under which the simulator works."
-        )
+        failed = "most have NaN or infinite numbers. Take more simulations, or a prior under which the simulator works."
+        advice = "take more, or fewer rounds." if near.all() else failed
         raise ValueError(f"only {near.sum()} simulations can be learned from, of {num_dims} parameters: {advice}")
 
 
@@ -275,11 +236,10 @@ def choose_power(state: State) -> tuple[float, float]:
 
     if (at_posterior := effective(1.0)) >= wanted:
         return 1.0, at_posterior
-    low, high = 0.0, 1.0
-    for _ in range(_BISECTIONS):
-        middle = 0.5 * (low + high)
-        low, high = (middle, high) if effective(middle) >= wanted else (low, middle)
-    return low, effective(low)
+    power = 0.0
+    for step in 0.5 ** np.arange(1.0, 41.0):  # one binary digit after the other, to 1e-12
+        power += step * (effective(power + step) >= wanted)
+    return power, effective(power)
 
 
 def log_mixture_ratio(state: State, parameters: np.ndarray) -> np.ndarray:

@@ -23,19 +23,16 @@ from pymc_kernel.rounds.particles import Draws
 _MAX_PLACES, _MAX_CASES = 500, 1000
 _MOST_ALIKE = 200  # nearest cases: they show a shift of a quarter of a standard deviation at 3.5 standard errors
 _LEAST_ALIKE = 0.05  # overlap of a case's posterior and the observation's: normal ones five spreads apart
-TAIL = 0.05  # probability: of ranks on either side, and of the smallest densities of held-out simulations
+TAIL = 0.05  # probability: of ranks on either side, and of the smallest densities, where draws are no longer typical
 
 
 class Calibration(NamedTuple):
     """How true parameters lie in the posteriors of their data; in normal scores of their ranks."""
 
     num_cases: float
-    shift: np.ndarray
-    """(d,), mean: how many posterior standard deviations true parameters lie above the learned mean."""
-    spread: np.ndarray
-    """(d,), root mean square about it: above one where the learned posterior is too narrow."""
-    tails: np.ndarray
-    """(2, d), shares of true parameters below the learned 5 % quantile, and above the 95 % quantile."""
+    shift: np.ndarray  #: (d,), mean: how many posterior standard deviations true parameters lie above the learned mean
+    spread: np.ndarray  #: (d,), root mean square about it: above one where the learned posterior is too narrow
+    tails: np.ndarray  #: (2, d), shares of true parameters below the learned 5 % quantile, and above the 95 % quantile
 
     @property
     def shift_error(self) -> float:
@@ -59,17 +56,10 @@ class Calibration(NamedTuple):
 def simulated_ranks(parameters, summaries, observed, folds, rng, log_weights=None):
     """Return ranks (k, d) in (0, 1) of true parameters, and weights (k,), of simulations that resemble the observation.
 
-    Parameters
-    ----------
-    parameters : ndarray (n, d)
-        All that were simulated.
-    summaries : ndarray (n, q)
-    observed : ndarray (q,)
-    folds : iterable of pairs
-        Of rows (k,) and a likelihood that was learned from all others, with ``log_density`` and ``log_densities``.
-    log_weights : ndarray (n,), optional
-        Of the parameters: logarithms of the prior density relative to that of where they were simulated, so that the
-        posteriors are those under the prior.
+    Of all simulations there are parameters (n, d) and summaries (n, q). ``folds`` are pairs of rows (k,) and a
+    likelihood that was learned from all others, with ``log_density`` and ``log_densities``. ``log_weights`` (n,) are
+    logarithms of the prior density relative to that of where parameters were simulated, so that the posteriors are
+    those under the prior.
     """
     n = len(parameters)
     log_weights = np.zeros(n) if log_weights is None else log_weights
@@ -134,10 +124,8 @@ _TOWARD_PRIOR = 0.5  # power of the weights that make simulated parameters draws
 class Checks(NamedTuple):
     """Checks of a posterior by fits to parts of the simulations, for each parameter on the unconstrained scale."""
 
-    calibration: Calibration
-    """Of posteriors of simulations that resemble the observation."""
-    outside: float
-    """Share of the posterior outside of the region that the last round simulated."""
+    calibration: Calibration  #: of posteriors of simulations that resemble the observation
+    outside: float  #: share of the posterior outside of the region that the last round simulated
 
 
 class _OfMatches(NamedTuple):
@@ -159,16 +147,9 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
 
     The correction assumes nothing about the distribution of the data, and uses only whether simulations match.
 
-    Parameters
-    ----------
-    folds : list of pairs
-        As in :func:`simulated_ranks`, of the simulations ``is_near``.
-    parameters, summaries : ndarray (n, d), (n, q)
-        All; summaries of those that failed are NaN.
-    is_near : ndarray (n,) of bool
-        Those that the density was learned from.
-    learn : callable
-        Takes parameters, what happened, a generator, and ``rough``; returns a Chance, or None where it is certain.
+    ``folds``, as in :func:`simulated_ranks`, are of the simulations ``is_near`` (n,), from which the density was
+    learned; parameters (n, d) and summaries (n, q) are of all, NaN where one failed. ``learn`` takes parameters, what
+    happened, a generator, and ``rough``; it returns a Chance, or None where it is certain.
     """
     matches = (summaries == likelihood.observed).all(axis=1)
     is_enough = matches.sum() >= max(_FEWEST_MATCHES, _LEAST_SHARE * len(matches)) and not matches.all()
@@ -191,16 +172,10 @@ def choose_match(likelihood: LocalLikelihood, folds, parameters, summaries, is_n
 
 
 def checked(likelihood: LocalLikelihood, folds, parameters, summaries, log_weights, draws: Draws, rng) -> Checks:
-    """Return the checks, from fits to folds of the simulations.
+    """Return the checks, from fits to folds of the simulations, with ``draws`` of the posterior.
 
-    Parameters
-    ----------
-    parameters, summaries : ndarray (n, d), (n, q)
-        What the likelihood was learned from.
-    log_weights : ndarray (n,)
-        Logarithms of the prior density over that of where the parameters were simulated.
-    draws : Draws
-        Of the posterior.
+    The likelihood was learned from parameters (n, d) and summaries (n, q). ``log_weights`` (n,) are logarithms of the
+    prior density over that of where the parameters were simulated.
     """
     given = parameters, summaries, likelihood.observed, folds, rng
     calibration = summarized_ranks(*simulated_ranks(*given, _TOWARD_PRIOR * log_weights))

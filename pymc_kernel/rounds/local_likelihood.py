@@ -26,26 +26,15 @@ class SimulatedRegion(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class LocalLikelihood:
-    """A learned log likelihood of the observation, penalized outside of the region that was simulated last.
-
-    Attributes
-    ----------
-    fit : FittedLikelihood
-    observed : ndarray (q,)
-    region : SimulatedRegion or None
-        None: everywhere.
-    success : Chance or None
-        Probability that a simulation does not fail, as the data did not; None: one.
-    match : Chance or None
-        Probability that a simulation gives just these data, which corrects their learned density: for whole numbers
-        that many simulations share, it needs no assumption on their distribution.
-    """
+    """A learned log likelihood of the observation, penalized outside of the region that was simulated last."""
 
     fit: FittedLikelihood
-    observed: np.ndarray
-    region: SimulatedRegion | None
-    success: Chance | None = None
+    observed: np.ndarray  #: (q,)
+    region: SimulatedRegion | None  #: None: everywhere
+    success: Chance | None = None  #: probability that a simulation does not fail, as the data did not; None: one
     match: Chance | None = None
+    """Probability that a simulation gives just these data, which corrects their learned density: for whole numbers that
+    many simulations share, it needs no assumption on their distribution."""
 
     def __call__(self, parameters: np.ndarray) -> np.ndarray:
         """Return log likelihoods (m,) at parameters (m, d)."""

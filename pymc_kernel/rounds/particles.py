@@ -23,15 +23,10 @@ _MOST_MOVES = 32  # of each particle at each power but the last
 
 
 class Prior(Protocol):
-    """A prior distribution on the unconstrained scale.
-
-    Attributes
-    ----------
-    is_proper : bool
-        Whether the draws are from this density. Those of a flat prior are not: they are only starting points.
-    """
+    """A prior distribution on the unconstrained scale."""
 
     is_proper: bool
+    """Whether the draws are from this density. Those of a flat prior are not: they are only starting points."""
 
     def draw(self, rng: np.random.Generator, size: int) -> np.ndarray:
         """Return draws (size, d)."""
@@ -43,18 +38,12 @@ class Prior(Protocol):
 class Draws(NamedTuple):
     """What a sampler returns."""
 
-    positions: np.ndarray
-    """(n, d), equally weighted, in random order."""
-    log_likelihood: np.ndarray
-    """(n,), without its power."""
-    log_evidence: float
-    """Log of the mean of the powered likelihood over the prior."""
-    correlation: float
-    """Largest rank correlation over the last moves: of places, distances from the median, log likelihood."""
-    powers: tuple[float, ...]
-    """Powers that the particles went through, as shares of the last one."""
-    passed: tuple[np.ndarray, ...]
-    """Particles (n, d) before each of these powers: draws of the prior first."""
+    positions: np.ndarray  #: (n, d), equally weighted, in random order
+    log_likelihood: np.ndarray  #: (n,), without its power
+    log_evidence: float  #: log of the mean of the powered likelihood over the prior
+    correlation: float  #: largest one of ranks over the last moves: places, distances from the median, log likelihood
+    powers: tuple[float, ...]  #: that the particles went through, as shares of the last one
+    passed: tuple[np.ndarray, ...]  #: particles (n, d) before each of these powers: draws of the prior first
 
 
 @one_blas_thread
@@ -63,22 +52,9 @@ def sample_particles(
 ) -> Draws:
     """Return draws from the prior times the likelihood to a power.
 
-    Tempered particles with differential moves, at most max(40, 10 d) of each particle at the last power.
-
-    Parameters
-    ----------
-    prior : Prior
-    log_likelihood : callable
-        Takes points (m, d), returns (m,); NaN and -inf are places without likelihood.
-    num_particles : int
-        At least 20.
-    power : float
-        Not below zero.
-
-    Raises
-    ------
-    ValueError
-        Where no draw of the prior has a likelihood above zero.
+    Tempered particles, at least 20, with differential moves, at most max(40, 10 d) of each at the last power. The log
+    likelihood takes points (m, d) and returns (m,), NaN or -inf where there is none; its power is not below zero.
+    Raises ``ValueError`` where no draw of the prior has a likelihood above zero.
     """
     check_whole(least=20, num_particles=num_particles)
 

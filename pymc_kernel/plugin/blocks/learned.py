@@ -7,8 +7,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pytensor.gradient import DisconnectedType
-from pytensor.graph.basic import Apply
-from pytensor.graph.rewriting.basic import node_rewriter
+from pytensor.graph import Apply, node_rewriter
 from pytensor.tensor import TensorLike, TensorVariable
 from pytensor.tensor.rewriting.basic import register_canonicalize
 from scipy.stats import binom
@@ -30,9 +29,7 @@ class LearnedLogLikelihoodOp(ObjectModeOp):
     __props__ = ("learned", "with_gradient")
 
     def __init__(self, learned: FittedLikelihood, with_gradient: bool = False):
-        self.learned = learned
-        self.with_gradient = with_gradient
-        self._last = None
+        self.learned, self.with_gradient, self._last = learned, with_gradient, None
 
     def _given(self, rows):
         """Return the likelihood of the data, which a model asks for again and again: their transforms are kept."""
@@ -123,31 +120,17 @@ def LearnedLikelihood(
     **kwargs
         Further arguments of ``pymc.CustomDist``, such as ``dims``.
 
-    Returns
-    -------
-    TensorVariable
-        The observed variable.
-
-    Raises
-    ------
-    TypeError
-        Where ``learned`` is not fitted, and for unknown keywords.
-    ValueError
-        For parameters or data that do not match those learned from, and for missing data.
-
-    Warns
-    -----
-    UserWarning
-        Where more rows than expected by chance lie in regions that hardly any simulation reached.
-
     Notes
     -----
+    It raises ``TypeError`` where ``learned`` is not fitted, and for unknown keywords; ``ValueError`` for parameters or
+    data that do not match those learned from, and for missing data. A warning says if more rows than expected by chance
+    lie in regions that hardly any simulation reached.
+
     A learned likelihood says nothing about parameters where nothing was simulated: keep the prior within the simulated
     range, or simulate where the posterior is (``pk.sample_likelihood_free`` does). Errors of one row add up over rows
     that share parameters: n simulations near the posterior cannot support more than n rows. So the likelihood of all
     rows is averaged over densities that agree with the simulations (draws of the learned weights), and posteriors are
-    wider where simulations are few: 90 % intervals of one scale from 200 rows and 1,000 simulations hold .86 of the
-    true values, .77 without averaging. ``pk.diagnose`` says how much of a posterior's width averaging adds, and whether
+    wider where simulations are few. ``pk.diagnose`` says how much of a posterior's width averaging adds, and whether
     draws lie where nothing was simulated. Pointwise log likelihoods are those of the estimate plus equal shares of what
     averaging changes in their sum. The log density of 60 rows and its gradient take about half a millisecond.
 

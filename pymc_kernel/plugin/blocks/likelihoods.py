@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.basic import Variable
+from pytensor.graph import Variable
 from pytensor.tensor import TensorLike, TensorVariable
 
 from pymc_kernel.plugin.arguments import check_keywords
@@ -63,19 +63,13 @@ def EstimatedLikelihood(
     **kwargs
         Further arguments of ``pymc.CustomDist``, such as ``dims``.
 
-    Returns
-    -------
-    TensorVariable
-        The observed variable.
-
     Notes
     -----
     The same ``random_seed`` gives the same draws for any number of cores. A standard deviation of the log estimate
     between 1 and 1.7 makes the best use of a fixed computing budget (Doucet et al. 2015); far above, chains get stuck,
     which the steps report. All free variables of the model must be sampled in one block, where the noises of several
     such likelihoods add up. If each group has one, with few inputs of its own, ``sample_khmc`` learns each separately
-    and moves group by group: with twelve groups of three inputs it was right after 5,000 estimates of each, while moves
-    of all variables at once had an R-hat of four.
+    and moves group by group.
 
     ``pm.sample_smc`` keeps accepted estimates, so its posterior is right too, but with PyMC's own kernels the noise
     does not follow ``random_seed``; with those of this package it does. Log likelihoods computed afterwards
@@ -101,9 +95,7 @@ def EstimatedLikelihood(
     if random is not None and not callable(random):
         raise TypeError(f"random must be a function random(rng, *params, size), got {type(random).__name__}.")
     if not params:
-        raise ValueError(
-            "EstimatedLikelihood needs at least one parameter: EstimatedLikelihood(name, fn, theta, observed=y)."
-        )
+        raise ValueError("EstimatedLikelihood needs at least one parameter, as in (name, fn, theta, observed=y).")
     if has_missing_entries(observed):
         raise ValueError(
             f"observed of EstimatedLikelihood {name!r} has missing entries, which cannot be imputed through a "
@@ -119,13 +111,9 @@ def EstimatedLikelihood(
     cores = [",".join(f"p{i}_{k}" for k in range(p.type.ndim)) for i, p in enumerate(params)]
     core_data = ",".join(f"data_{k}" for k in range(data.type.ndim))
     signature = ",".join(f"({core})" for core in [*cores, core_data]) + f"->({core_data})"
-    kwargs |= {
-        "logp": lambda value, *inputs: op(*inputs[:-1], value),
-        "random": None if random is None else predictive(name, random),
-    }
-    variable = pm.CustomDist(
-        name, *params, data, signature=signature, dtype=data.type.dtype, observed=observed, **kwargs
-    )
+    kwargs |= {"signature": signature, "dtype": data.type.dtype, "observed": observed}
+    kwargs |= {"random": None if random is None else predictive(name, random)}
+    variable = pm.CustomDist(name, *params, data, logp=lambda value, *inputs: op(*inputs[:-1], value), **kwargs)
     # On the class of the random variable's operator, which is this block's alone: copies of the model keep it.
     type(variable.owner.op).estimated_likelihood = op
     offer_to_estimated_model(pm.modelcontext(None))

@@ -7,7 +7,7 @@ import pymc as pm
 import pytensor.tensor as pt
 from pymc.pytensorf import compile as pymc_compile
 from pymc.vartypes import continuous_types
-from pytensor.graph.traversal import ancestors
+from pytensor.graph import ancestors
 
 from pymc_kernel.likelihood_free import TooManyFailures, choose_bandwidth, explore, simulate_repeatedly
 from pymc_kernel.plugin.arguments import check_whole

@@ -1,7 +1,6 @@
 """Model blocks for simulators: approximate Bayesian computation with kernels, and synthetic likelihoods.
 
-The estimates are computed in ``likelihood_free``; here a simulator becomes an observed variable, with a noisy
-likelihood that every step of this package can sample, and which PyMC can draw for predictive checks.
+The estimates are computed in ``likelihood_free``; here a simulator becomes an observed variable.
 """
 
 import math
@@ -99,13 +98,10 @@ def KernelABC(
         ``reuse_noise``, as in :func:`EstimatedLikelihood` (common random numbers); further arguments of
         ``pymc.CustomDist``, such as ``dims``.
 
-    Returns
-    -------
-    TensorVariable
-        The observed variable; predictive sampling draws it from the simulator.
-
     Notes
     -----
+    Predictive sampling draws the observed variable, which is returned, from the simulator.
+
     Without ``epsilon``, rounds of regression-adjusted rejection move from the prior to parameters whose simulations
     resemble the data. The bandwidth is chosen relative to the spread of the summaries there. Along combinations of
     summaries that depend on the parameters it is as narrow as ``num_simulations`` and ``log_variance`` allow, down to
@@ -137,9 +133,7 @@ def KernelABC(
     scales = factor if factor.ndim == 1 else np.diag(factor)
     log_peak = float(-np.log(scales).sum() - 0.5 * len(target) * np.log(2.0 * np.pi))
 
-    function.estimate_by(
-        lambda simulated, target: log_kernel_abc(simulated, target, factor, num_simulations), log_peak, starts
-    )
+    function.estimate_by(lambda sims, target: log_kernel_abc(sims, target, factor, num_simulations), log_peak, starts)
     variable = _block(function, params, observed, kwargs)
     pm.Data(f"{name}_epsilon", factor if factor.ndim == 1 else factor @ factor.T)
     return variable
@@ -193,10 +187,6 @@ def SyntheticLikelihood(
     shrinkage : float
         In [0, 1): correlations are multiplied by 1 - shrinkage, for many summaries and few simulations.
 
-    Returns
-    -------
-    TensorVariable
-
     Notes
     -----
     Summaries far from normal make the posterior wrong. Steps of this package measure by how much, without further
@@ -249,11 +239,8 @@ class _SimulatedLikelihood:
         check_whole(**{f"num_simulations of {name!r}": num_simulations})
         if not 0.0 <= max_failures <= 1.0:
             raise ValueError(f"max_failures of {name!r} is a share and must be in [0, 1], got {max_failures!r}.")
-        self.name = name
-        self.simulator = simulator
-        self.summary = summary
-        self.num_simulations = int(num_simulations)
-        self.max_failures = max_failures
+        self.name, self.simulator, self.summary = name, simulator, summary
+        self.num_simulations, self.max_failures = int(num_simulations), max_failures
         self.vectorized = bool(vectorized)
         # Simulations of one evaluation that may each have random numbers of their own.
         self.num_streams = 1 if vectorized else self.num_simulations
@@ -264,8 +251,7 @@ class _SimulatedLikelihood:
     def estimate_by(self, estimate, log_peak=None, starts=None, assumes_normal=False) -> None:
         """Set the function that estimates the log likelihood from summaries (m, q) of simulations and (q,) of the data.
 
-        ``log_peak`` is the largest log value of a kernel; ``assumes_normal`` whether it assumes normal summaries, which
-        the simulations can then check.
+        ``log_peak`` is the largest log value of a kernel; ``assumes_normal`` is of the summaries.
         """
         self._estimate, self._log_peak, self._starts = estimate, log_peak, starts or {}
         self.assumes_normal = assumes_normal
@@ -275,12 +261,8 @@ class _SimulatedLikelihood:
         *params, observed = inputs
         size = (self.num_simulations, *observed.shape) if self.vectorized else observed.shape
         sources = iter(rng) if isinstance(rng, list) else repeat(rng)
-        run = simulate_repeatedly(
-            lambda: self.simulator(next(sources), *params, size),
-            self.summary_of(observed.shape),
-            self.num_simulations,
-            self.vectorized,
-        )
+        summary, times = self.summary_of(observed.shape), self.num_simulations
+        run = simulate_repeatedly(lambda: self.simulator(next(sources), *params, size), summary, times, self.vectorized)
         self._calls += self.num_simulations
         self._failures += run.failed
         self._warn(run.first_error)

@@ -4,8 +4,7 @@ from typing import NamedTuple
 
 import pymc as pm
 from pymc.logprob.abstract import MeasurableOp
-from pytensor.graph.basic import Apply, Constant, Variable
-from pytensor.graph.op import Op
+from pytensor.graph import Apply, Constant, Op, Variable
 from pytensor.graph.traversal import toposort
 from pytensor.tensor.blockwise import Blockwise
 
@@ -14,17 +13,10 @@ from pymc_kernel.plugin.model.remembered import has_no_pull_back
 
 
 class BlackBox(NamedTuple):
-    """A call of an operator without gradient in the graph of a model.
-
-    Attributes
-    ----------
-    node : Apply
-    inputs : list of Variable
-        Inputs that depend on free variables of the model.
-    """
+    """A call of an operator without gradient in the graph of a model."""
 
     node: Apply
-    inputs: list[Variable]
+    inputs: list[Variable]  # those that depend on free variables of the model
 
     @property
     def op(self) -> Op:

@@ -15,15 +15,13 @@ from pymc_kernel.plugin.model.interpreter import compiling
 from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, STARTS_TRIED, ModelPrior
 from pymc_kernel.rounds.particles import sample_particles
 
-# Runs on hares and lynx that found the right mode: 4 of 6 with 0, 8 of 8 with 2, 4 of 6 with 2 at once, 7 of 8 with 4.
-_EXPLORERS = 2  # additional chains; each gives one evaluation a round
+_EXPLORERS = 2  # additional chains with an evaluation a round: 8 of 8 runs on hares and lynx were right, 4 of 6 without
 _POWER_GROWTH = 2.0  # largest factor by which their power grows in a round: two values say little about an error
-_SMALLEST_VARIANCE = 1e-12  # of a coordinate in which all draws are equal
+SMALLEST_VARIANCE = 1e-12  # where all draws are equal, or all is known: above rounding, and its root has a finite slope
 _BLOCK = 50  # draws of each chain between two checks of convergence
 _FEWEST_BLOCKS, _MOST_BLOCKS = 2, 20  # at most as many draws as pm.sample makes
 _CONVERGED = 1.1  # R-hat of the later half of the draws: with some hundred a chain, noise alone gives about this
 _TREE_DEPTH = 8  # at most 255 leapfrog steps: a draw ends however bad a surrogate's geometry is
-_PRIOR_WEIGHT = 10  # the first variances count as this many draws, as in PyMC's own start
 _FEWEST = 250  # particles of a population: a dozen are in a mode with a twentieth of the mass
 _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
 
@@ -31,14 +29,7 @@ _ENOUGH = 1.0  # nats, of a log weight: no mode is lost by such an error
 class Chains:
     """Several chains of PyMC's NUTS on one model, which never stop tuning; :meth:`begin` starts them.
 
-    Parameters
-    ----------
-    model : pymc.Model
-
-    Attributes
-    ----------
-    places : ndarray (chains, d)
-        Current positions of the chains.
+    ``places`` (chains, d) are their current positions.
     """
 
     def __init__(self, model: pm.Model):
@@ -146,12 +137,12 @@ def raveled(position: np.ndarray) -> RaveledVars:
 
 def variances_of(draws: np.ndarray) -> np.ndarray:
     """Return the variances (d,) of draws (n, d), above zero."""
-    return np.maximum(draws.var(axis=0), _SMALLEST_VARIANCE)
+    return np.maximum(draws.var(axis=0), SMALLEST_VARIANCE)
 
 
 def first_metric(start: np.ndarray, variances: np.ndarray, rng: np.random.Generator) -> QuadPotentialDiagAdapt:
     """Return an adaptive metric for a chain that begins at ``start`` (d,), with a first guess of variances (d,)."""
-    return QuadPotentialDiagAdapt(len(start), start.copy(), variances, _PRIOR_WEIGHT, rng=rng)
+    return QuadPotentialDiagAdapt(len(start), start.copy(), variances, 10, rng=rng)  # as ten draws, as PyMC has it
 
 
 def flat_draws(draws: np.ndarray) -> np.ndarray:
@@ -171,13 +162,6 @@ class Explorers:
     """Chains on an emulated model with a tempered likelihood: its power is as high as the emulator's accuracy supports.
 
     They begin at draws of the prior, with a power of zero.
-
-    Parameters
-    ----------
-    chains : Chains
-        On the emulated model.
-    prior : ModelPrior
-    rng : numpy.random.Generator
     """
 
     def __init__(self, chains: Chains, prior: ModelPrior, rng: np.random.Generator):
@@ -186,10 +170,7 @@ class Explorers:
         self._power = 0.0
 
     def draw(self, best: np.ndarray) -> np.ndarray:
-        """Return the last draw (explorers, d) of each chain; all restart at the ``best`` places if one has no density.
-
-        There are at least as many best places as explorers.
-        """
+        """Return the last draws (explorers, d); all chains restart at the ``best`` places if one has no density."""
         self.chains.set_power(self._power)
         if not self.chains.have_density:
             self.chains.go_to(best[:_EXPLORERS])
@@ -205,24 +186,11 @@ class Explorers:
 
 
 class Particles:
-    """Populations of tempered particles (``rounds.particles``) from a prior to the posterior of an emulated model.
+    """Populations of tempered particles (``rounds.particles``) from a proper prior to an emulated model's posterior.
 
     Populations are independent, so R-hat has its usual meaning. The emulator weights the particles at every power: a
     mode whose particles get too little weight is lost for good. So the true model is also evaluated at one particle of
-    each population before each power.
-
-    Parameters
-    ----------
-    chains : Chains
-        On the emulated model.
-    prior : ModelPrior
-        A proper one.
-    rng : numpy.random.Generator
-
-    Attributes
-    ----------
-    passed : ndarray (n, d)
-        Of the latest draws: one particle of each population before each of its powers, in random order.
+    each population before each power: those of the latest draws are ``passed`` (n, d), in random order.
     """
 
     def __init__(self, chains: Chains, prior: ModelPrior, rng: np.random.Generator):
@@ -232,12 +200,8 @@ class Particles:
     def draw(self, populations: int, size: int = _FEWEST) -> tuple[np.ndarray, float]:
         """Return draws (populations, size, d) of the current model, and their largest R-hat.
 
-        Each draw takes some hundred evaluations of the emulated model.
-
-        Raises
-        ------
-        ValueError
-            Where no draw of the prior has a density.
+        Each draw takes some hundred evaluations of the emulated model. Raises ``ValueError`` where no draw of the prior
+        has a density.
         """
         number = max(size, _FEWEST)
         found = [sample_particles(r, self._prior, self._log_likelihood, number) for r in self._rng.spawn(populations)]
@@ -269,8 +233,7 @@ class Particles:
 def share_beyond(draws: np.ndarray, others: np.ndarray) -> float:
     """Return the share of ``others`` (c, m, d) outside of the range of ``draws`` (populations, n, d), beyond chance.
 
-    Populations may agree though all lack the same thin tail of a posterior; NUTS chains that begin at particles reach
-    it. The share that is expected by chance, if all are draws of one distribution, is subtracted.
+    Populations may agree though all lack the same thin tail; NUTS chains that begin at particles reach it.
     """
     n, d = draws.shape[0] * draws.shape[1], draws.shape[2]
     low, high = draws.min(axis=(0, 1)), draws.max(axis=(0, 1))

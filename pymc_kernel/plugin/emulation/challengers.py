@@ -11,7 +11,6 @@ from scipy.special import softmax
 from pymc_kernel.plugin.emulation.chains import Chains, flat_draws, largest_rhat, variances_of
 
 COMPARED = 200  # draws at which two densities are compared
-_HALF = 0.5  # power of the likelihood: as with half of the data
 _EVALUATED = 4  # evaluations in a round at places that the emulated posterior leaves out
 # Distances beyond the outermost draw, relative to its distance from the median. The outermost of a thousand normal
 # draws is 3.1 standard deviations out. The far place, at 4.6, has no draws unless the tail is heavier. The near place,
@@ -23,14 +22,10 @@ _FAR, _NEAR = 0.5, 0.15
 class LeftOut(NamedTuple):
     """Places that may be in the posterior, but have next to no mass in the emulated one."""
 
-    places: np.ndarray
-    """(m, d)."""
-    learned: np.ndarray
-    """(m,), emulated log densities there."""
-    possible: np.ndarray
-    """(m,), the highest log densities there of several possible versions of the outputs."""
-    times_drawn: np.ndarray
-    """(m,), how often each was drawn, in proportion to the mass that it may have."""
+    places: np.ndarray  # (m, d)
+    learned: np.ndarray  # (m,), emulated log densities there
+    possible: np.ndarray  # (m,), the highest log densities there of several possible versions of the outputs
+    times_drawn: np.ndarray  # (m,), how often each was drawn, in proportion to the mass that it may have
 
 
 class Challengers:
@@ -41,21 +36,7 @@ class Challengers:
     in modes that are only possible; one evaluation shows whether such a mode is real. With an improper prior they keep
     the penalty, since without it what is learned of a few places may have no finite integral.
 
-    Parameters
-    ----------
-    penalty_share : shared variable or None
-        Factor of the model's penalty, one or zero; None for a model without penalty.
-    num_parameters : int
-    rng : numpy.random.Generator
-
-    Attributes
-    ----------
-    apart : ndarray (m, d)
-        Last draws of the latest challengers that do not agree with the other draws.
-    left_out : LeftOut
-        Some places that the emulated posterior leaves out, if they may have much mass.
-    beyond : ndarray (m, d) or None
-        Places beyond the outermost draws, where the emulated density is too low for draws; None if not looked for.
+    ``penalty_share`` is the factor of the model's penalty, a shared variable of one or zero; None without penalty.
     """
 
     def __init__(self, penalty_share, num_parameters: int, rng: np.random.Generator):
@@ -68,8 +49,11 @@ class Challengers:
 
     def forget(self) -> None:
         """Drop all places to be evaluated."""
+        # Last draws (m, d) of the latest challengers that do not agree with the other draws.
         self.apart = np.empty((0, self._num_parameters))
+        # Some places that the emulated posterior leaves out, if they may have much mass.
         self.left_out = LeftOut(self.apart, np.empty(0), np.empty(0), np.empty(0, int))
+        # Places (m, d) beyond the outermost draws, where the emulated density is too low for draws; None if not sought.
         self.beyond: np.ndarray | None = None
 
     @property
@@ -81,16 +65,10 @@ class Challengers:
     def challenge(
         self, chains: Chains, draws: np.ndarray, centers: Sequence, is_proper: bool
     ) -> tuple[np.ndarray, float]:
-        """Compare chains around ``centers`` (chains, d) with ``draws`` (chains, n, d) of ``chains``.
+        """Return ``draws`` (chains, n, d) of ``chains`` and R-hat, compared with chains around ``centers`` (chains, d).
 
-        ``is_proper`` is whether the prior is.
-
-        Returns
-        -------
-        draws : ndarray (chains, n, d)
-            If challengers sampled the same density, their draws are added where they do not agree.
-        rhat : float
-            Of all these draws; zero if challengers had no penalty, where :meth:`modes` finds it after evaluations.
+        ``is_proper`` is whether the prior is. If challengers sampled the same density, their draws are added where they
+        do not agree. If they had no penalty R-hat is zero: :meth:`modes` finds it after evaluations.
         """
         penalty_share = self._penalty_share if is_proper else None
         challengers = chains.elsewhere(centers, variances_of(flat_draws(draws)), self._rng)
@@ -109,27 +87,19 @@ class Challengers:
             self._compared = np.concatenate([own, others[~is_apart]]), others[is_apart]
         return draws, 0.0
 
-    def note_possible(
-        self, chains: Chains, draws: np.ndarray, versions: Callable[[np.ndarray], np.ndarray], enough: float
-    ) -> float:
+    def note_possible(self, chains: Chains, draws: np.ndarray, versions: Callable, enough: float) -> float:
         """Note some places to which the posterior may extend, and return the distance from a posterior that does.
 
         At each place it has the highest density of several possible versions of the outputs. The places are draws of
         chains with half of the log likelihood, which go further out, and to other modes. The distance is an upper
         bound: with four parameters, most of that mass is not real. :meth:`take_in` estimates how much is.
 
-        Parameters
-        ----------
-        chains : Chains
-        draws : ndarray (chains, n, d)
-            Of these chains.
-        versions : callable
-            Returns log densities at a place (d,) for possible versions of the outputs.
-        enough : float
+        ``versions`` returns log densities at a place (d,) for possible versions of the outputs. Places are noted from a
+        distance of ``enough`` on.
         """
         if self._wide is None:
             self._wide = chains.tempered(draws[:, -1], variances_of(flat_draws(draws)), self._rng)
-            self._wide.set_power(_HALF)
+            self._wide.set_power(0.5)  # as with half of the data
         elif not self._wide.have_density:
             self._wide.go_to(draws[:, -1])
         some = self._rng.permutation(flat_draws(self._wide.draw(is_short=True)[0]))[:COMPARED]
@@ -159,10 +129,8 @@ class Challengers:
     def note_beyond(self, chains: Chains, draws: np.ndarray, least: float) -> None:
         """Note places beyond ``draws`` (n, d), near and far, whose emulated log density is below ``least``.
 
-        Rounds alternate between places above the draws and below them, for each parameter.
-
-        Beyond the evaluations, the emulator follows its trend, which may fall by twenty nats where the true tail goes
-        on. Neither chains without the penalty nor chains with half of the log likelihood get there, and the estimated
+        Rounds alternate between places above and below, for each parameter. Beyond the evaluations, the emulator
+        follows its trend, which may fall by twenty nats where the true tail goes on. No chains get there, and estimated
         errors do not show a wrong trend. So the model is evaluated there, whatever the emulator says.
         """
         self._side = -self._side
@@ -173,8 +141,7 @@ class Challengers:
     def take_in(self, found: np.ndarray) -> None:
         """Estimate how much of the mass left out is real, from true log densities (m,) at the first of these places.
 
-        Places are drawn in proportion to the mass that they may have beyond their emulated mass. So the mean of their
-        real shares estimates the real share of all such mass.
+        As they are drawn in proportion to such mass, the mean of their real shares estimates the real share of all.
         """
         _, learned, possible, times = (a[: len(found)] for a in self.left_out)
         is_lower = learned < possible  # a normalized mass may grow though its density does not
@@ -194,22 +161,15 @@ class Challengers:
         return float((self._real_shares.sum() + 0.5) / (count + 1)) if count else 1.0
 
     def real_distance(self, possible: float) -> float:
-        """Return the distance with the real share of the mass alone, given the distance ``possible`` with all of it.
-
-        With a mass m beside an emulated mass of one, the distance is m / (1 + m).
-        """
+        """Return the distance m / (1 + m) of the real share of a mass left out; ``possible`` is that of all of it."""
         real = possible * self.real_share
         return real / (1.0 - possible + real)
 
     def modes(self, found: np.ndarray, least: float) -> tuple[np.ndarray, float]:
         """Return the last draws (m, d) of challengers in modes of the posterior, and the R-hat with these chains.
 
-        Parameters
-        ----------
-        found : ndarray (m,)
-            True log densities at the first of ``apart``; those without an evaluation count as modes.
-        least : float
-            Log density below which hardly any draw lies.
+        Modes have a true log density of at least ``least``, below which hardly any draw lies. Of ``apart`` the first
+        ones have those ``found`` (m,); the others, without an evaluation, count as modes.
         """
         is_mode = np.full(len(self.apart), True)
         is_mode[: len(found)] = found >= least

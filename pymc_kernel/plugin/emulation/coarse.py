@@ -17,16 +17,8 @@ class Coarse:
 
     Where all outputs are positive, the learned function multiplies the cheap outputs; else it is added to them.
 
-    Parameters
-    ----------
-    call : Rows
-    function : callable
-        From the inputs of the call, tensors, to its outputs, with gradients.
-
-    Raises
-    ------
-    ValueError
-        Where the function returns other numbers or shapes of outputs than the call, or has no gradient.
+    ``function`` takes the inputs of the call, tensors, to its outputs. Raises ``ValueError`` where these have other
+    numbers or shapes than the call's, or no gradient.
     """
 
     def __init__(self, call: Rows, function: Callable):
@@ -47,10 +39,8 @@ class Coarse:
         outputs = self._function(*inputs)
         outputs = [pt.as_tensor(v) for v in (outputs if isinstance(outputs, list | tuple) else [outputs])]
         if len(outputs) != len(box.node.outputs):
-            raise ValueError(
-                f"the coarse version of {box.name} returns {len(outputs)} tensors, and {box.name} "
-                f"{len(box.node.outputs)}."
-            )
+            of_box = f"{box.name} {len(box.node.outputs)}"
+            raise ValueError(f"the coarse version of {box.name} returns {len(outputs)} tensors, and {of_box}.")
         for tensor, shape in zip(outputs, self._call.output_shapes, strict=True):
             self._check(tensor.type.shape, shape)
         return outputs
@@ -59,9 +49,7 @@ class Coarse:
         """Raise where a shape differs from the call's; a length of None is not known yet."""
         if len(found) != len(wanted) or any(n not in (None, m) for n, m in zip(found, wanted, strict=True)):
             name = self._call.box.name
-            raise ValueError(
-                f"the coarse version of {name} returns an array of shape {found}, and {name} one of {wanted}."
-            )
+            raise ValueError(f"the coarse version of {name} returns an array of shape {found}, and {name} {wanted}.")
 
     def rows(self, inputs: Sequence[np.ndarray]) -> np.ndarray:
         """Return the outputs at inputs of the call, as rows (b, q)."""
@@ -82,15 +70,7 @@ def is_difference(part: Part, coarse: Mapping[int, Coarse]) -> bool:
 
 
 def coarse_versions(calls: Sequence[Rows], functions: Mapping) -> dict[int, Coarse]:
-    """Return the cheap version of each call that has one, by the call's number.
-
-    Raises
-    ------
-    TypeError
-        Where ``functions`` is no mapping from operators to functions.
-    ValueError
-        For a function of an operator that the model does not call, and for one that was vectorized.
-    """
+    """Return the cheap version of each call that has one, by the call's number; check ``functions``, by operators."""
     if not (isinstance(functions, Mapping) and all(map(callable, functions.values()))):
         raise TypeError(f"coarse must map operators to functions, as {{solver: cheap}}, got {functions!r}.")
     found, boxes = {}, [call.box for call in calls]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pymc as pm
-from pytensor.graph.op import Op
+from pytensor.graph import Op
 
 from pymc_kernel.likelihood_free import WorkersLost
 from pymc_kernel.likelihood_free.interrupts import interrupts_wait
@@ -156,44 +156,26 @@ def emulate(
     nothing is learned: return NaN for the row instead.
 
     Uncertainty about a black box lowers the log density, by a potential named ``emulation_penalty``, so draws stay
-    where something was evaluated. With several rows the loss is half the variance of the outputs times the curvature of
-    the log likelihood; for a log likelihood, or a single estimate of one, it is half its variance, which gives the
-    harmonic mean of the possible likelihoods. The black box is learned from the rows that are plausible under the
-    posterior, each judged by itself, and from 200 at least. The fit extends a quarter of each input's range beyond that
-    range; farther out, outputs keep their values at the border. With one row, directions in which the outputs change
-    may replace the inputs, if their marginal likelihood is higher: a solver may respond only to a sum of its inputs.
+    where something was evaluated. The fit extends a quarter of each input's range beyond that range; farther out,
+    outputs keep their values at the border.
 
     Data that go into a black box are frozen; emulate again if they change.
 
     Rows of a matrix, calls in a loop and vectorized operators are treated alike: see :func:`black_boxes`. Positive
-    inputs and outputs may be learned by their logarithms; the marginal likelihood decides. An output that is itself a
-    term of the log density may be learned on a log scale far below its largest value. Positive outputs with a constant
-    sum, such as probabilities, keep it, all together or in each row of a matrix. Outputs stay where the model has a
-    density. The result is the fit with the smallest confirmed distance of all rounds, or the fit to all evaluations if
-    checks without fresh draws find it no worse. A gradient of the emulated model with twelve rows of three inputs takes
-    0.1 milliseconds, a round of 40 parameters some seconds.
+    outputs with a constant sum, such as probabilities, keep it, all together or in each row of a matrix. Outputs stay
+    where the model has a density. The result is the fit with the smallest confirmed distance of all rounds, or the fit
+    to all evaluations if checks without fresh draws find it no worse. A gradient of the emulated model with twelve rows
+    of three inputs takes 0.1 milliseconds, a round of 40 parameters some seconds.
 
     Estimated likelihoods (:class:`EstimatedLikelihood`) are learned, too, each as a function of its own inputs, from
-    two estimates at each place, which count as two evaluations. Their independent noises show how far off the fit is,
-    with an error of about the noise variance over the root of the number of places. If the distance stays above the
+    two estimates at each place, which count as two evaluations. If the distance stays above the
     tolerance, draw exactly (:class:`EmulatedNUTS`). The mean of the logarithms is learned, which lies below the log
     likelihood by half the variance of the noise; the distance includes how this gap changes with the inputs. An
     estimate of zero is learned as one nat below the lowest other one, and counts as failed.
 
-    Once the distance is below the tolerance and chains have converged, new chains challenge them: around a draw and
-    around the model's initial point, as in ``pm.sample``, and from draws of the prior. Where these end in another mode,
-    the true model is evaluated. Each round also evaluates two draws under a power of the likelihood, as large as the
-    fit supports, since other modes are in reach between prior and posterior; and the two draws with the most uncertain
-    log density. If the posterior may extend beyond what was learned, up to four more evaluations are made there, chosen
-    by the mass they may hold. Before the first of them that mass counts in full in the distance, later by the share
-    that the latest eight confirm. If all black boxes have one row and none is estimated, the model is also evaluated
-    beyond the outermost draws, above and below in turn for each parameter, until two rounds find the density there too
-    low for draws. The distance cannot include a mode that no draw has seen.
-
-    If three rounds found nothing to learn and chains still do not agree, they are in separate modes, or slow. With a
-    proper prior, particles then replace them and weigh the modes: four populations move from the prior to the posterior
-    through powers of the likelihood. The true model is also evaluated at one particle of each population before each
-    power; the search ends only when the weights of these particles were right within a nat in two rounds.
+    Chains that begin anew, chains with a power of the likelihood, and evaluations beyond the outermost draws look for
+    what the draws miss. If chains do not agree though nothing is left to learn, particles, which need a proper prior,
+    weigh the modes. The page of this function says how. The distance cannot include a mode that no draw has seen.
 
     Examples
     --------
@@ -238,9 +220,7 @@ def check_search(evaluations, batch_size, tolerance, executor, store, timeout, r
         raise ValueError("store needs a whole number as random_seed: a run that goes on must propose the same places.")
 
 
-def search_of(
-    model: pm.Model, tolerance: float, rng: np.random.Generator, compile_kwargs: dict | None = None
-) -> tuple[Search, bool]:
+def search_of(model: pm.Model, tolerance: float, rng, compile_kwargs: dict | None = None) -> tuple[Search, bool]:
     """Return a search that has not begun, and whether it learns the log likelihood as a whole.
 
     It does so where the model has no black box, or one that :func:`emulate` refuses.
@@ -254,9 +234,7 @@ def search_of(
             raise
         refused = error
     try:
-        check_prior_draws(
-            model, "Where a likelihood was not evaluated the prior alone keeps draws in bounds: give one that can."
-        )
+        check_prior_draws(model, "Where nothing is known the prior alone keeps draws in bounds: give one that can.")
         search = _search_of_boxes(with_whole_likelihood(model, compile_kwargs), tolerance, rng)
         if search is None:
             raise ValueError("this model has no free variable, so there is nothing to sample.")
@@ -281,10 +259,9 @@ def _search_of_boxes(model, tolerance, rng, coarse=None, only_parts=False):
 def part_of(model: pm.Model, tolerance: float, rng: np.random.Generator) -> Search | None:
     """Return a search that has not begun for a model of which a small part is unknown, else None.
 
-    None where all of the log likelihood is unknown, as with a black box that takes all parameters and gives one number;
-    where a function has more than half as many inputs as the model has parameters; and for models that :func:`emulate`
-    refuses. With estimates the search also ends once the standard deviation of the log ratio is below a third of that
-    of the noise.
+    That is, where all of the log likelihood is unknown, where a function has more than half as many inputs as the model
+    has parameters, and for models that :func:`emulate` refuses. With estimates the search also ends once the standard
+    deviation of the log ratio is below a third of that of the noise.
     """
     try:
         return _search_of_boxes(model, tolerance, rng, only_parts=True)

@@ -14,14 +14,12 @@ import pytensor.tensor as pt
 from pymc.model.fgraph import ModelVar
 from pytensor.tensor import TensorVariable
 
-from pymc_kernel.emulation import FittedOutputs, VarianceBound
+from pymc_kernel.emulation import FittedOutputs
 from pymc_kernel.emulation.fitted_outputs import SMALLEST
 from pymc_kernel.plugin.emulation.coarse import Coarse
 from pymc_kernel.plugin.emulation.model_graph import graph_of_model, model_of_graph
 from pymc_kernel.plugin.emulation.parts import Part, Rows, distances_of_rows, times_of_rows
 from pymc_kernel.plugin.emulation.penalty import arrays_of_bound, filled_up, of_rows, relative_errors, shared_arrays
-
-_FAR = 1e100  # coordinate of a place that is never the nearest
 
 
 class GivenRows:
@@ -31,8 +29,8 @@ class GivenRows:
         shape = len(part.functions), part.like.sizes[1]
         self.rows = pytensor.shared(np.ones(shape), shape=shape)
         self.is_factor = pytensor.shared(0.0)
+        # Lowest and highest outputs (2, b, q) with which the model has a density.
         self.limits = pytensor.shared(no_limits(shape))
-        """Lowest and highest outputs (2, b, q) with which the model has a density."""
 
     def __call__(self, inputs) -> TensorVariable:
         """Return the rows."""
@@ -44,13 +42,8 @@ class LearnedPart:
 
     It is a plain graph of sums, products and exponentials: PyTensor differentiates it, and every backend compiles it.
 
-    Parameters
-    ----------
-    part : Part
-    name : str
-        Of the shared variables.
-    given : GivenRows
-        The same part with given outputs: both have one ``is_factor`` and one ``limits``.
+    ``name`` is of the shared variables. ``given`` is the same part with given outputs: both have one ``is_factor`` and
+    one ``limits``.
     """
 
     def __init__(self, part: Part, name: str, given: GivenRows):
@@ -65,38 +58,21 @@ class LearnedPart:
             sizes |= {"carriers": (None, k), "slopes": (None, k), "reduction": (None, None), "root": (1,)}
         steps = np.zeros((len(part.functions), q if part.is_row_of_outputs else 1))
         self._steps = pytensor.shared(steps, name=f"{name}_steps")
-        self.shift = None
-        """By how many of their errors the outputs of a single row are shifted, a scalar; None for no shift."""
+        self.shift = None  # by how many of their errors the outputs of a single row are shifted, a scalar
+        # Penalty on the log density for uncertainty about terms or several rows, at the inputs of the latest call. For
+        # a single row of outputs it is not used: see :func:`lost_on_average`.
         self.loss = None
-        """Penalty on the log density for uncertainty about terms or several rows, at the inputs of the latest call.
-
-        For a single row of outputs it is not used: see :func:`lost_on_average`.
-        """
         # Before anything is learned outputs are zero, so that a cheap version stays as it is.
         self._shared = shared_arrays(name, part.num_functions, sizes)
         self._shared["scale"].set_value(np.ones((part.num_functions, k)))
 
-    def renew(
-        self,
-        fits: Sequence[FittedOutputs],
-        known: Sequence[tuple[np.ndarray, np.ndarray]],
-        is_factor: bool,
-        bounds: Sequence[VarianceBound],
-        steps: np.ndarray,
-    ) -> None:
+    def renew(self, fits: Sequence[FittedOutputs], known, is_factor: bool, bounds: Sequence, steps: np.ndarray) -> None:
         """Put in what was learned of each function, and where it failed.
 
-        Parameters
-        ----------
-        fits : sequence of FittedOutputs
-        known : sequence of tuples of ndarray (n, k), (n,)
-            Of each function: inputs and whether it failed there. Outputs are NaN where the nearest one failed.
-        is_factor : bool
-            Whether what was learned multiplies the outputs of a cheap version; else it is added to them.
-        bounds : sequence of VarianceBound
-            Of each function; none without penalty.
-        steps : ndarray (b, e)
-            Largest errors of the rows, by which :func:`relative_errors` are multiplied.
+        ``known`` are inputs (n, k), and whether they failed (n,), for each function: outputs are NaN where the nearest
+        one failed. ``is_factor`` is whether what was learned multiplies the outputs of a cheap version, or is added to
+        them. There are no ``bounds`` without penalty. ``steps`` (b, e) are the largest errors of the rows, by which
+        :func:`relative_errors` are multiplied.
         """
         self._steps.set_value(steps)
         self.is_factor.set_value(float(is_factor))
@@ -109,7 +85,7 @@ class LearnedPart:
         for field, shared in self._shared.items():
             arrays = [np.atleast_1d(np.asarray(v[field], dtype=float)) for v in values]
             # Shorter arrays get points of weight zero, and places that are never the nearest.
-            shared.set_value(filled_up(arrays, _FAR if field == "known" else 0.0))
+            shared.set_value(filled_up(arrays, 1e100 if field == "known" else 0.0))
 
     def __call__(self, inputs):
         """Return the rows (b, q) of the outputs at rows (b, k) of inputs."""
@@ -170,16 +146,9 @@ def model_with(
 ) -> tuple[pm.Model, list[TensorVariable]]:
     """Return a copy of a model in which the outputs of calls are replaced, and its inputs (b, k) of each part.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    calls : sequence of Rows
-    parts : sequence of Part
-    outputs_of : sequence of callable
-        For each part, from its inputs (b, k), a tensor, to its outputs (b, q), or to corrections of a cheap version:
-        factors where its shared variable ``is_factor`` is one. They are clipped to its shared variable ``limits``.
-    coarse : mapping
-        Cheap versions by the numbers of calls.
+    ``outputs_of`` are functions, for each part, from its inputs (b, k), a tensor, to its outputs (b, q), or to
+    corrections of a cheap version: factors where its shared variable ``is_factor`` is one. They are clipped to its
+    shared variable ``limits``. ``coarse`` has cheap versions by the numbers of calls.
     """
     fgraph, memo = graph_of_model(model)
     inputs_of = []
@@ -219,14 +188,8 @@ def limits_of(has_density: Callable[[np.ndarray], np.ndarray], rows: np.ndarray,
     outermost known output must have a density at each: a bound that is a parameter is no limit, nor is a sum that must
     be one. Costs two evaluations of the density at each place, and for a model with limits four for each output.
 
-    Parameters
-    ----------
-    has_density : callable
-        From outputs (m, b, q) at several places to whether the model has a density there (m,).
-    rows : ndarray (m, b, q)
-        Outputs with a density at these places.
-    known : ndarray (n, b, q)
-        All known outputs with a density, at these and other places.
+    ``has_density`` takes outputs (m, b, q) at several places to whether the model has a density there (m,); ``rows``
+    (m, b, q) are outputs with one. ``known`` (n, b, q) are all outputs with a density, at these and other places.
     """
     limits = no_limits(rows.shape[1:])
     low, high = known.min(axis=0), known.max(axis=0)

@@ -12,10 +12,8 @@ from scipy.special import ndtr
 class Emulation:
     """How an emulated model was learned, and how far it is from the true one: the attribute ``emulated.emulation``."""
 
-    num_evaluations: int
-    """Of the whole model, besides three or more that showed its structure."""
-    num_failed: int
-    """Of these, without a finite value."""
+    num_evaluations: int  #: of the whole model, besides three or more that showed its structure
+    num_failed: int  #: of these, without a finite value
     distance: float
     """Total variation distance between the posteriors, the largest of several: at the fresh draws of two rounds, which
     had not been learned; at all places like them, each predicted from other places (ten folds); and from a posterior
@@ -24,20 +22,16 @@ class Emulation:
     The last evaluations may be learned, too: the model that results has not been compared with fresh draws."""
     log_ratio_sd: float
     """Standard deviation (nats) of true minus learned log density at these draws; of estimates, without their noise."""
-    effective_share: float
-    """Effective sample size of these draws under importance weights, relative to their number."""
-    rhat: float
-    """Largest R-hat of the chains that made these draws."""
+    effective_share: float  #: effective sample size of these draws under importance weights, relative to their number
+    rhat: float  #: largest R-hat of the chains that made these draws
     noise_sd: dict[str, float]
     """Of each estimated likelihood, the standard deviation (nats) of its estimates where the posterior is."""
     rounds: pd.DataFrame = field(repr=False)
     """The same measures after each round, with the number of evaluations learned before it."""
     draws: np.ndarray = field(repr=False)
     """(n, d): draws of the emulated posterior on the unconstrained scale, where the next chains may begin."""
-    positions: np.ndarray = field(repr=False)
-    """(num_evaluations, d): where the model was evaluated, on the unconstrained scale."""
-    log_density: np.ndarray = field(repr=False)
-    """(num_evaluations,): of the true model there, minus infinity where it failed."""
+    positions: np.ndarray = field(repr=False)  #: (num_evaluations, d): where it was evaluated, unconstrained
+    log_density: np.ndarray = field(repr=False)  #: (num_evaluations,): true ones there, -inf where it failed
 
 
 class Round(NamedTuple):
@@ -50,8 +44,7 @@ class Round(NamedTuple):
     held_out: float
     rhat: float
     noise_sd: float
-    beyond: float
-    """Share of the places beyond the outermost draws to which the posterior extends; NaN if not all were evaluated."""
+    beyond: float  # share of the places beyond the draws to which the posterior extends; NaN if not all were evaluated
 
 
 def measured(log_ratios) -> tuple[float, float, float]:
@@ -80,12 +73,9 @@ def squared_error(errors: np.ndarray) -> tuple[float, float]:
     The noises of two estimates at a place are independent, so that the product of their errors has the squared error
     of what is learned as its expectation, however large the noise is. It may be below zero by chance.
 
-    Parameters
-    ----------
-    errors : ndarray (n, 2, f)
-        True minus learned at n >= 2 places, by two estimates, of f terms that are learned separately. Their errors are
-        taken as independent, so products of different terms are left out: they have expectation zero, and most of the
-        variance.
+    ``errors`` (n, 2, f) are true minus learned at n >= 2 places, by two estimates, of f terms that are learned
+    separately. Their errors are taken as independent, so products of different terms are left out: they have
+    expectation zero, and most of the variance.
     """
     n = len(errors)
     centered = errors - errors.mean(axis=0)  # a constant factor of a density does not count
@@ -97,13 +87,8 @@ def tilt(errors: np.ndarray, inputs: np.ndarray) -> float:
     """Return the variance over places of half the noise variance, fitted as a linear function of the inputs.
 
     The log of an unbiased estimate with normal noise lies below the log likelihood by half the variance of the noise.
-    Where that changes with the parameters, the mean of the log estimates is tilted against the log likelihood.
-
-    Parameters
-    ----------
-    errors : ndarray (n, 2)
-        Of one term.
-    inputs : ndarray (n, k)
+    Where that changes with the parameters, the mean of the log estimates is tilted against the log likelihood. The
+    ``errors`` (n, 2) and ``inputs`` (n, k) are those of one term.
     """
     n, k = inputs.shape
     if n < 2 * (k + 2):
@@ -121,13 +106,8 @@ def measured_by_pairs(errors: np.ndarray, inputs: list[np.ndarray]) -> tuple[flo
     One standard error is added to the variance of the log ratio: a distance that noise hides is not zero. The log ratio
     is taken as normal: with variance v the distance is 2 Phi(sqrt(v) / 2) - 1, and the share exp(-v).
 
-    Parameters
-    ----------
-    errors : ndarray (n, 2, 1 + f)
-        As of :func:`squared_error`; the first is the error of all that is not estimated. Places where one is not finite
-        count as lost.
-    inputs : list of ndarray (n, k)
-        Of each of the f estimated terms.
+    Of the ``errors`` (n, 2, 1 + f), see :func:`squared_error`, the first is that of all that is not estimated; places
+    where one is not finite count as lost. ``inputs`` (n, k) are those of each of the f estimated terms.
     """
     is_finite = np.isfinite(errors).all(axis=(1, 2))
     kept = errors[is_finite]

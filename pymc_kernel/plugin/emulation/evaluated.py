@@ -1,7 +1,4 @@
-"""Evaluate the true model, with the inputs and outputs of its black boxes.
-
-Evaluations run on any executor, with time limits, and go into a store from which a run can resume.
-"""
+"""Evaluate the true model, with the inputs and outputs of its black boxes, on any executor and into a store."""
 
 import math
 from collections.abc import Sequence
@@ -15,34 +12,26 @@ from pymc_kernel.plugin.emulation.black_boxes import BlackBox
 from pymc_kernel.plugin.emulation.model_graph import LogLikelihoodOp
 from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp, drawing_noise
 from pymc_kernel.plugin.model.interpreter import of_position
+from pymc_kernel.plugin.model.log_density import SAME_NATS
 from pymc_kernel.plugin.model.remote import Remote
 
 _POSITION, _VECTOR, _STATUS = "evaluations/position", "evaluations/emulated", "evaluations/status"  # in a store
 _COMPILE_SECONDS = 120.0  # that the first call of a worker may take beyond its time limit, for machine code
-_SAME_NATS = 0.01  # by which a likelihood of any size may differ between machines
 
 
 class Evaluated(NamedTuple):
     """Result of one evaluation of the whole model."""
 
-    log_density: float
-    """Of the model on the unconstrained scale; minus infinity where it has none."""
-    inputs: list[list[np.ndarray]]
-    """Of each call."""
+    log_density: float  # of the model on the unconstrained scale; minus infinity where it has none
+    inputs: list[list[np.ndarray]]  # of each call
     outputs: list[list[np.ndarray]]
 
 
 class TrueModel:
     """Log density of a model, with inputs and outputs of its calls without gradient; each call runs once.
 
-    ``vector_at`` returns an evaluation as one vector: the log density, then inputs and outputs call by call.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    boxes : sequence of BlackBox
-    rng : numpy.random.Generator
-        Of the noise of estimates while shapes are learned; not used without estimates.
+    ``vector_at`` returns an evaluation as one vector: the log density, then inputs and outputs call by call. The noise
+    of estimates is by ``rng`` while shapes are learned.
     """
 
     def __init__(self, model: pm.Model, boxes: Sequence[BlackBox], rng: np.random.Generator):
@@ -60,12 +49,8 @@ class TrueModel:
     def learn_shapes(self, positions: np.ndarray) -> tuple[Evaluated, Evaluated]:
         """Return the first two evaluations with finite values at positions (n, d), and note the shapes of all arrays.
 
-        If there is only one, it is returned twice.
-
-        Raises
-        ------
-        ValueError
-            Where there is none, shapes change between places, or a black box is random.
+        If there is only one, it is returned twice. Raises ``ValueError`` where there is none, shapes change between
+        places, or a black box is random.
         """
         found, first_error, may_be_zero = [], None, bool(self.estimated or self._whole)
         for seed, position in enumerate(positions, self._first_seed):
@@ -121,8 +106,7 @@ class TrueModel:
     def read(self, vector: np.ndarray, position: np.ndarray) -> Evaluated:
         """Return the parts of the vector of an evaluation at a position (d,); the vector is NaN if it failed.
 
-        If the model has one call and it failed, the inputs of that call are computed again; with several calls nobody
-        knows which one raised.
+        If a single call failed, its inputs are computed again; of several, nobody knows which one raised.
         """
         edges = np.cumsum([1, *(int(np.prod(s)) for s in self._shapes)])[:-1]
         parts = np.split(np.broadcast_to(vector, self.size), edges)
@@ -218,7 +202,7 @@ class Evaluations:
         [(_, result, error)] = self.workers.run(evaluate_one, [best], self._arguments(lambda i: position))
         value = np.atleast_1d(result[0] if error is None else np.nan)[0]
         # NaN after a time-out, say, tells nothing of the likelihood. Close are values also by 1e-9 of their size.
-        if np.isfinite(value) and not math.isclose(value, firsts[best], abs_tol=_SAME_NATS):
+        if np.isfinite(value) and not math.isclose(value, firsts[best], abs_tol=SAME_NATS):
             raise ValueError(
                 f"the store was made with another likelihood: evaluation {best} has {firsts[best]:.6g} there, and "
                 f"{value:.6g} now. Give another path; or, where the likelihood is random, make it a "
@@ -229,9 +213,7 @@ class Evaluations:
         return lambda i: (self._true, self._entropy, i, position_of(i), self._timeout)
 
 
-def evaluate_one(
-    true: Remote, entropy: int, index: int, position: np.ndarray, timeout: float | None
-) -> tuple[np.ndarray | float, Status, str | None]:
+def evaluate_one(true: Remote, entropy: int, index: int, position: np.ndarray, timeout: float | None) -> tuple:
     """Return vector, status and error text at a position; runs in a worker."""
     true = true.here()
     if timeout is not None and not true.is_compiled:

@@ -11,7 +11,7 @@ from pymc.blocking import RaveledVars
 from pymc.step_methods.arraystep import ArrayStepShared
 from pymc.step_methods.compound import StepMethodState
 from pymc.step_methods.state import dataclass_state
-from pytensor.graph.replace import graph_replace
+from pytensor.graph import graph_replace
 from pytensor.graph.traversal import apply_ancestors
 
 from pymc_kernel.errors import NonFiniteStartError
@@ -47,8 +47,7 @@ class Estimates(NamedTuple):
     """Log estimates that belong to a place, and the random numbers behind them: part of the state of a chain."""
 
     values: list[np.ndarray]
-    seeds: list[int]
-    """Of each estimate, which its seed and its inputs determine."""
+    seeds: list[int]  # of each estimate, which its seed and its inputs determine
 
 
 class Place(NamedTuple):
@@ -56,12 +55,9 @@ class Place(NamedTuple):
 
     position: np.ndarray
     estimates: Estimates
-    inputs: list[list[np.ndarray]]
-    """What each estimate depends on."""
-    level: float
-    """True log density, with the estimates."""
-    learned: float
-    """Log density of the emulated model."""
+    inputs: list[list[np.ndarray]]  # what each estimate depends on
+    level: float  # true log density, with the estimates
+    learned: float  # log density of the emulated model
 
 
 class _OfBlock:
@@ -104,15 +100,11 @@ class EmulatedGroups(ArrayStepShared):
     -----
     In a centred hierarchy (``pm.Normal("effect", center, spread)``) each group is a block, and hyperparameters move
     without estimates: a draw costs one estimate of each group. A block that moves several terms, such as
-    hyperparameters of a non-centred hierarchy or a parameter of all likelihoods, costs another estimate of each, and
-    the errors of all learned terms add up in one acceptance. So half of its moves are random walks with steps of random
-    length, some of them short enough. The noises of all terms would add up, too, so each term keeps its random numbers
-    there: an estimate is a function of its inputs and a seed, which is part of the chain's state, and only blocks that
-    move the fewest terms draw a new seed. Noise then cancels where an estimate with the same random numbers is a smooth
-    function of its inputs: importance sampling with normal numbers is, a particle filter that resamples is not. Draws
-    are exact in both cases. In the second, such blocks are hardly ever accepted once the summed noise of all groups has
-    a standard deviation above two: write the hierarchy centred. Other black boxes are called once for each block, and
-    once for each draw.
+    hyperparameters of a non-centred hierarchy or a parameter of all likelihoods, costs another estimate of each. The
+    errors of all learned terms would add up in one acceptance, so half of its moves are random walks with steps of
+    random length; and so would their noises, so each term keeps its random numbers there: an estimate is a function of
+    its inputs and a seed, which is part of the chain's state, and only blocks that move the fewest terms draw a new
+    one. Other black boxes are called once for each block, and once for each draw.
 
     Tuning runs on the emulated model alone, and each tuning draw starts at one of the emulation's draws: a long chain
     would reach places where nothing was evaluated, where learned estimates may be wrong by a hundred nats. Statistics:
@@ -125,25 +117,12 @@ class EmulatedGroups(ArrayStepShared):
     name = "emulated_groups"
     _state_class = _State
     stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
-        "tune": (bool, []),
-        "accept": (np.float64, []),
-        "least_accept": (np.float64, []),
-        "moved": (np.float64, []),
-        "stuck": (np.int64, []),
-        "log_density": (np.float64, []),
-        "evaluations": (np.int64, []),
-        "diverging": (bool, []),
+        **dict.fromkeys(("tune", "diverging"), (bool, [])),
+        **dict.fromkeys(("accept", "least_accept", "moved", "log_density"), (np.float64, [])),
+        **dict.fromkeys(("stuck", "evaluations"), (np.int64, [])),
     }
 
-    def __init__(
-        self,
-        emulated: pm.Model,
-        *,
-        transitions: int | None = None,
-        model: pm.Model | None = None,
-        rng=None,
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, emulated: pm.Model, *, transitions: int | None = None, model=None, rng=None, **kwargs: Any):
         model = pm.modelcontext(model)
         check_emulated(emulated, model, transitions)
         self._density = EstimatedDensity(model)
@@ -182,9 +161,9 @@ class EmulatedGroups(ArrayStepShared):
         return [(np.array(coordinates), calls) for calls, coordinates in sorted(groups.items())]
 
     def _renewing(self) -> list[set[int]]:
-        """Return for each block the terms to which it gives new seeds: no other block with the term moves fewer terms.
+        """Return for each block the terms to which it gives new seeds: those of which no other block moves fewer terms.
 
-        A term that no probe has moved gets a new seed from any block that moves it after all.
+        A term that no probe has moved gets one from any block that moves it after all.
         """
         sizes = [[len(calls) for _, calls in self.blocks if c in calls] for c in range(self._density.num_calls)]
         unmoved = {c for c, of_term in enumerate(sizes) if not of_term}
@@ -254,16 +233,10 @@ class EmulatedGroups(ArrayStepShared):
             if changed.any():
                 accepts.append(accept)
                 moves.append(is_moved)
-        stats = {
-            "tune": self.tune,
-            "accept": float(np.mean(accepts)) if accepts else 1.0,
-            "least_accept": float(np.min(accepts)) if accepts else 1.0,
-            "moved": float(np.mean(moves)) if moves else 1.0,
-            "stuck": int(self.runs.max()),
-            "log_density": math.nan if here is None else here.level,
-            "evaluations": int(counts.max()),
-            "diverging": diverging,
-        }
+        accepts, moves = accepts or [1.0], moves or [1.0]
+        stats = {"accept": float(np.mean(accepts)), "least_accept": float(min(accepts)), "moved": float(np.mean(moves))}
+        stats |= {"tune": self.tune, "diverging": diverging, "log_density": math.nan if here is None else here.level}
+        stats |= {"stuck": int(self.runs.max()), "evaluations": int(counts.max())}
         return RaveledVars(x.astype(q0.data.dtype), q0.point_map_info), [stats]
 
     def _first_estimates(self, x):
@@ -335,13 +308,7 @@ def check_emulated(emulated: pm.Model, model: pm.Model, transitions: int | None)
 
 
 class EstimatedDensity:
-    """A log density in which estimates are given as numbers.
-
-    Parameters
-    ----------
-    model : pymc.Model
-        Each of its estimated terms is a call with one number as output.
-    """
+    """A log density in which estimates are given as numbers; each estimated term is a call that returns one number."""
 
     def __init__(self, model: pm.Model):
         logp, point = model.logp(), model.initial_point(random_seed=0)
@@ -349,9 +316,7 @@ class EstimatedDensity:
         self._nodes = sorted(nodes, key=lambda n: n.op.term_name)
         names, keys = estimated_terms(logp)
         if len(keys) != len(self._nodes) or {n.op.term_name for n in self._nodes} != set(names):
-            raise ValueError(
-                f"the estimates of this model ({', '.join(names)}) do not each stand for themselves in its log density."
-            )
+            raise ValueError(f"estimates of this model ({', '.join(names)}) do not each stand alone in its density.")
         self.num_calls = len(self._nodes)  # estimated terms
         self._given = [pytensor.shared(0.0) for _ in self._nodes]
         given = dict(zip([n.outputs[0] for n in self._nodes], self._given, strict=True))

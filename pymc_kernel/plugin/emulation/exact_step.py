@@ -22,7 +22,6 @@ from pymc_kernel.plugin.model.log_density import compile_log_density
 # Both by the text before the table "learned-chains" of RESULTS.md.
 _MOST_TRANSITIONS = 10  # with 30 hardly more effective draws
 TARGET_ACCEPT = 0.95  # with .8 far fewer, and hundreds of divergences: small steps cost no evaluation
-_FEWEST_DRAWS = 4  # for which ArviZ computes an effective sample size
 
 
 @dataclass_state
@@ -46,7 +45,7 @@ class EmulatedNUTS(pm.NUTS):
     Parameters
     ----------
     emulated : pymc.Model
-        As :func:`emulate` returned it, of the model in context.
+        As :func:`emulate` returned it, of the model in context; others are a ``TypeError`` or ``ValueError``.
     transitions : int, optional
         Of NUTS in a proposal, which cost no evaluation. By default as many as the slowest parameter needs for one
         effective draw, judged by the later half of the chain's tuning draws, at most ten; ten without tuning.
@@ -57,13 +56,6 @@ class EmulatedNUTS(pm.NUTS):
         likelihoods PyMC's default, unless given.
     **kwargs
         Of ``pymc.NUTS``, such as ``max_treedepth``.
-
-    Raises
-    ------
-    TypeError
-        Where ``emulated`` is not an emulated model.
-    ValueError
-        Where it belongs to another model.
 
     Notes
     -----
@@ -94,9 +86,7 @@ class EmulatedNUTS(pm.NUTS):
     _state_class = _State
     stats_dtypes_shapes = {  # noqa: RUF012 (PyMC reads it from the class)
         **pm.NUTS.stats_dtypes_shapes,
-        "accept": (np.float64, []),
-        "moved": (np.float64, []),
-        "log_density": (np.float64, []),
+        **dict.fromkeys(("accept", "moved", "log_density"), (np.float64, [])),
         "evaluations": (np.int64, []),
     }
 
@@ -182,7 +172,7 @@ class EmulatedNUTS(pm.NUTS):
 def enough_transitions(tuning_draws: Sequence[np.ndarray]) -> int:
     """Return how many transitions make a nearly independent draw, by the later half of tuning draws (n, d)."""
     later = np.array(tuning_draws[len(tuning_draws) // 2 :])
-    if len(later) < _FEWEST_DRAWS or not later.std(axis=0).all():
+    if len(later) < 4 or not later.std(axis=0).all():  # ArviZ computes no effective sample size of fewer
         return _MOST_TRANSITIONS
     sizes = [array_stats.ess(x[None], chain_axis=0, draw_axis=1, method="bulk") for x in later.T]
     return min(math.ceil(len(later) / min(sizes)), _MOST_TRANSITIONS)

@@ -19,26 +19,10 @@ _STEP = 1e-3  # in units of the reach of outputs: differences are far above roun
 
 
 class GivenOutputs:
-    """A model with given numbers in place of the outputs of its black boxes.
+    """A model with given numbers, ``rows`` of each part, in place of the outputs of its black boxes.
 
-    Parameters
-    ----------
-    model : pymc.Model
-    unknown : Unknown
-    coarse : mapping
-        Cheap versions of calls, by their numbers.
-
-    Attributes
-    ----------
-    rows : list of GivenRows
-        Of each part.
-    unknown : Unknown
-        The same, with ``is_term`` of each part as the log density has it.
-
-    Raises
-    ------
-    ValueError
-        For a model that has terms without gradient besides its black boxes.
+    In its ``unknown``, ``is_term`` of each part is as the log density has it. Raises ``ValueError`` for a model that
+    has terms without gradient besides its black boxes.
     """
 
     def __init__(self, model: pm.Model, unknown: Unknown, coarse: Mapping[int, Coarse]):
@@ -95,19 +79,14 @@ class GivenOutputs:
             shared.set_value(rows)
         return float(self._density(position)[0])
 
-    def has_density(
-        self, rows_of_places: Sequence[Sequence[np.ndarray]], positions: np.ndarray, number: int, rows: np.ndarray
-    ) -> np.ndarray:
+    def has_density(self, rows_of_places: Sequence, positions: np.ndarray, number: int, rows: np.ndarray) -> np.ndarray:
         """Return whether the density at positions (n, d) is above zero, with ``rows`` as the outputs of one part."""
         asked = zip(rows_of_places, positions, rows, strict=True)
         every = slice(None)
         return np.isfinite([self._with_row(parts, position, number, every, own) for parts, position, own in asked])
 
     def learned_outputs(self, inputs: Sequence[np.ndarray], fits) -> list[np.ndarray]:
-        """Return the outputs (b, q) of each part at inputs (b, k) that ``fits``, from ``Record.fits``, predict.
-
-        NaN where inputs are not finite.
-        """
+        """Return the outputs (b, q) of each part at inputs (b, k) by ``fits``; NaN where inputs are not finite."""
         rows_of_parts = [np.full(rows.type.shape, np.nan) for rows in self._rows]
         for part, rows, outputs, (of_part, *_) in zip(self.unknown.parts, inputs, rows_of_parts, fits, strict=True):
             for own, fit in zip(part.masks, of_part, strict=True):
@@ -115,17 +94,10 @@ class GivenOutputs:
                     outputs[mine] = fit(rows[mine])
         return rows_of_parts
 
-    def errors(
-        self, positions: np.ndarray, evaluated: Sequence[Evaluated], predicted: Sequence[Sequence[np.ndarray]]
-    ) -> tuple[np.ndarray, list[np.ndarray]]:
+    def errors(self, positions: np.ndarray, evaluated: Sequence[Evaluated], predicted: Sequence) -> tuple:
         """Return errors (n, 2, 1 + f) by the estimates of 2 n evaluations, and the inputs (n, k) of f estimated terms.
 
-        Parameters
-        ----------
-        positions : ndarray (2 n, d)
-        evaluated : sequence of Evaluated
-        predicted : sequence of sequences of ndarray (b, q)
-            Learned outputs of each part at each of these.
+        At each of the positions (2 n, d), learned outputs (b, q) of each part are ``predicted``.
         """
         calls, parts, estimated = self.unknown.calls, self.unknown.parts, self.unknown.estimated
         errors = np.empty((len(evaluated), 1 + len(estimated)))
@@ -141,10 +113,9 @@ class GivenOutputs:
         return errors.reshape(-1, 2, errors.shape[1]), inputs
 
     def levels(self, rows_of_parts: Sequence[np.ndarray], position: np.ndarray, outputs, number: int) -> np.ndarray:
-        """Return the log densities (n, b) at a position (d,) with outputs (b, q) of parts, each with one other row.
+        """Return log densities (n, b) at a position (d,); entry (i, b) has ``outputs[i, b]`` as row b of a part.
 
-        Entry (i, b) has ``outputs[i, b]``, of ``outputs`` (n, b, q), as row b of part ``number``; minus infinity where
-        that row is not finite.
+        All else is as in ``rows_of_parts``, (b, q) of each. Minus infinity where that row is not finite.
         """
         levels = np.full(outputs.shape[:2], -np.inf)
         for i, b in np.argwhere(np.isfinite(outputs).all(axis=2)):
@@ -163,16 +134,8 @@ class GivenOutputs:
         For each part (b,). Outputs are in units of their reach, on the scale on which they are learned. Negative means
         become zero; parts that are terms, a single row or without penalty have zeros. Second differences along random
         signs are exact for a likelihood of independent data; they take two evaluations of the log density for each row
-        and place.
-
-        Parameters
-        ----------
-        positions : ndarray (n, d)
-        inputs : sequence of sequences of ndarray (b, k)
-            At each place, of each part.
-        fits : list
-            As of ``Record.fits``.
-        rng : numpy.random.Generator
+        and place. At each of the positions (n, d) there are ``inputs`` (b, k) of each part; ``fits`` as of
+        ``Record.fits``.
         """
         parts = self.unknown.parts
         sums = [np.zeros(len(part.functions)) for part in parts]
@@ -196,17 +159,8 @@ class GivenOutputs:
     def versions(self, position: np.ndarray, inputs, fits, number: int, rng: np.random.Generator) -> np.ndarray:
         """Return log densities (number,) at a position (d,) with outputs drawn at random from what is learned.
 
-        Minus infinity where one is not finite, as for a probability above one.
-
-        Parameters
-        ----------
-        position : ndarray (d,)
-        inputs : sequence of ndarray (b, k)
-            Of each part there.
-        fits : list
-            As of ``Record.fits``.
-        number : int
-        rng : numpy.random.Generator
+        Minus infinity where one is not finite, as for a probability above one. ``inputs`` (b, k) are those of each part
+        there, ``fits`` as of ``Record.fits``.
         """
         rows_of_parts, functions = [np.empty(rows.type.shape) for rows in self._rows], []
         for part, rows, outputs, (of_part, *_) in zip(self.unknown.parts, inputs, rows_of_parts, fits, strict=True):

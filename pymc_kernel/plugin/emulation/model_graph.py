@@ -16,9 +16,7 @@ from pymc.logprob.abstract import _logprob
 from pymc.model.fgraph import fgraph_from_model, model_from_fgraph
 from pymc.pytensorf import compile as pymc_compile
 from pymc.util import treelist
-from pytensor.graph.basic import Apply
-from pytensor.graph.op import Op
-from pytensor.graph.replace import graph_replace
+from pytensor.graph import Apply, Op, graph_replace
 from pytensor.graph.traversal import apply_ancestors, toposort
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
@@ -29,10 +27,9 @@ from pymc_kernel.plugin.model.unconstrained import observed_values
 
 
 class _HiddenInitialValues(dict):
-    """Initial values that do not keep a model from becoming a graph.
+    """Initial values that do not keep a model from becoming a graph, as any among ``values()`` do in PyMC.
 
-    Graphs have no initial values, and PyMC refuses to convert a model with any among ``values()``, also in
-    ``Model.copy``, ``pm.do`` and ``pm.compute_log_likelihood``. Code that begins a chain looks values up by key.
+    Code that begins a chain looks them up by key.
     """
 
     def values(self) -> list[None]:
@@ -41,10 +38,7 @@ class _HiddenInitialValues(dict):
 
 
 class _Silent(list):
-    """Potentials about which PyMC's forward samplers do not warn.
-
-    They warn since prior draws ignore potentials. Posterior draws have taken them into account.
-    """
+    """Potentials about which PyMC's forward samplers do not warn: posterior draws have taken them into account."""
 
     def __bool__(self) -> bool:
         return False
@@ -77,10 +71,7 @@ def graph_of_model(model: pm.Model) -> tuple:
 
 
 def model_of_graph(fgraph, model: pm.Model) -> pm.Model:
-    """Return the model of a changed graph of ``model``: variables in the same order, with the same initial values.
-
-    Unlike other models with initial values, it may be copied and conditioned.
-    """
+    """Return the model of a changed graph of ``model``: variables in the same order, with the same initial values."""
     copy = model_from_fgraph(fgraph, mutate_fgraph=True)
     # Not by named_vars, whose order differs in a model that was itself made from a graph.
     known = [*model.free_RVs, *model.observed_RVs, *model.deterministics, *model.potentials]
@@ -96,8 +87,7 @@ def model_of_graph(fgraph, model: pm.Model) -> pm.Model:
 def with_hoisted(model: pm.Model) -> pm.Model:
     """Return the model, or a copy in which no ``logp`` of observed custom distributions calls a black box any more.
 
-    In the copy, outputs of the black boxes are further parameters of these distributions, which the model computes from
-    parameters and data.
+    In the copy, outputs of the black boxes are further parameters of these distributions.
     """
     custom = [rv for rv in model.observed_RVs if isinstance(rv.owner.op, CustomDistRV | CustomSymbolicDistRV)]
     custom = [rv for rv in custom if _opened(rv, model.rvs_to_values[rv])[0]]
@@ -156,12 +146,6 @@ class LogLikelihoodOp(Op):
     """The log likelihood of a model, a number, as a function of its free variables on the unconstrained scale.
 
     PyMC compiles it in each process at its first call there, so that it can be sent to other processes.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    compile_kwargs : dict
-        For the compiled function.
     """
 
     __props__ = ()
@@ -218,7 +202,8 @@ def with_prior_alone(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:
     with hidden_initial_values(model):
         given = pm.do(model, observed_values(model, None))
     alone = model_of_graph(graph_of_model(given)[0], model)
-    gone = [*alone.observed_RVs, *alone.potentials, *filter(_calls_a_black_box, alone.deterministics)]
+    unknown = [v for v in alone.deterministics if not all(map(has_gradient, apply_ancestors([v])))]
+    gone = [*alone.observed_RVs, *alone.potentials, *unknown]
     for variable in gone:
         del alone.named_vars[variable.name]
         alone.named_vars_to_dims.pop(variable.name, None)
@@ -226,7 +211,3 @@ def with_prior_alone(model: pm.Model) -> tuple[pm.Model, list[TensorVariable]]:
         setattr(alone, kind, treelist([v for v in getattr(alone, kind) if v not in gone]))
     transforms = [(variable, alone.rvs_to_transforms[variable]) for variable in alone.free_RVs]
     return alone, [v if transform is None else transform.forward(v, *v.owner.inputs) for v, transform in transforms]
-
-
-def _calls_a_black_box(variable):
-    return not all(map(has_gradient, apply_ancestors([variable])))

@@ -18,27 +18,15 @@ from pymc_kernel.plugin.model.estimated import EstimatedLogLikelihoodOp
 
 
 class Rows(NamedTuple):
-    """How the inputs and outputs of one call split into rows.
-
-    Attributes
-    ----------
-    box : BlackBox
-    shape : tuple of int
-        Of the rows: (b,) for b rows in a matrix, () where the call is one row.
-    input_axes, output_axes : tuple of int or None
-        Along which the rows of each input and output run; None for an input that all rows share.
-    input_shapes, output_shapes : tuple of tuples of int
-    functions : tuple of int
-        For each row the number of its function; rows of equal numbers have the same function.
-    """
+    """How the inputs and outputs of one call split into rows."""
 
     box: BlackBox
-    shape: tuple[int, ...]
-    input_axes: tuple[int | None, ...]
+    shape: tuple[int, ...]  # of the rows: (b,) for b rows in a matrix, () where the call is one row
+    input_axes: tuple[int | None, ...]  # along which the rows of each input run; None for one that all rows share
     output_axes: tuple[int, ...]
     input_shapes: tuple[tuple[int, ...], ...]
     output_shapes: tuple[tuple[int, ...], ...]
-    functions: tuple[int, ...]
+    functions: tuple[int, ...]  # for each row the number of its function
 
     @property
     def is_estimate(self) -> bool:
@@ -59,10 +47,7 @@ class Rows(NamedTuple):
 
     @property
     def block(self) -> int:
-        """How many consecutive outputs may have a constant sum, as in rows of a matrix.
-
-        The last dimension of the output; all outputs of a row if rows run along that, or with several arrays.
-        """
+        """How many consecutive outputs may have a constant sum: the last dimension, or all if rows run along that."""
         (_, num_outputs), shape, axis = self.sizes, self.output_shapes[0], self.output_axes[0]
         is_along_rows = not shape or (self.shape and axis % len(shape) == len(shape) - 1)
         return num_outputs if is_along_rows or len(self.output_shapes) > 1 or num_outputs % shape[-1] else shape[-1]
@@ -100,24 +85,12 @@ class Rows(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Rows that are learned together: of one call, or of several with the same numbers of inputs and outputs.
+    """Rows that are learned together: of one call, or of several with the same numbers of inputs and outputs."""
 
-    Attributes
-    ----------
-    calls : list of int
-        Numbers of the calls.
-    functions : ndarray (b,)
-        For each row the number of its function, from zero on.
-    like : Rows
-        One of the calls, for what all have in common: numbers of inputs and outputs, and whether they are estimates.
-    is_term : bool
-        Whether each row has one output, a summand of the log density: a log likelihood.
-    """
-
-    calls: list[int]
-    functions: np.ndarray
-    like: Rows
-    is_term: bool = False
+    calls: list[int]  # their numbers
+    functions: np.ndarray  # (b,), for each row the number of its function, from zero on
+    like: Rows  # one of the calls, for what all have in common: how many inputs and outputs, whether they are estimates
+    is_term: bool = False  # whether each row has one output, a summand of the log density: a log likelihood
 
     @property
     def num_functions(self) -> int:
@@ -141,26 +114,14 @@ class Part(NamedTuple):
 
     @property
     def has_penalty(self) -> bool:
-        """Whether uncertainty about its outputs lowers the log density.
-
-        Several estimates have no penalty: each gradient would take time in proportion to the squared number of points
-        that carry the fit.
-        """
+        """Whether uncertainty about outputs lowers the log density; gradients would be slow for several estimates."""
         return self.is_row or not self.like.is_estimate
 
 
-def rows_of(
-    box: BlackBox, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray], others: Sequence[np.ndarray]
-) -> Rows:
+def rows_of(box: BlackBox, inputs: Sequence, outputs: Sequence, others: Sequence) -> Rows:
     """Return how a call splits into rows, from a vectorized operator's graph or by probing an opaque one.
 
-    Parameters
-    ----------
-    box : BlackBox
-    inputs, outputs : sequence of ndarray
-        Of one call.
-    others : sequence of ndarray
-        Other inputs that the function may get.
+    ``inputs`` and ``outputs`` are those of one call; ``others`` are other inputs that the function may get.
     """
     shapes = tuple(np.shape(v) for v in inputs), tuple(np.shape(v) for v in outputs)
     whole = Rows(box, (), (None,) * len(inputs), (0,) * len(outputs), *shapes, (0,))

@@ -14,16 +14,14 @@ import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
-from pytensor.graph.replace import graph_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph import ancestors, graph_replace
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.sharedvar import TensorSharedVariable
 
 from pymc_kernel.emulation import VarianceBound
+from pymc_kernel.plugin.emulation.chains import SMALLEST_VARIANCE
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 from pymc_kernel.plugin.emulation.parts import distances_of_rows, products_of_rows
-
-_SMALLEST = 1e-12  # least variance of an output of amplitude one: above rounding, and its root has a finite slope
 
 
 def arrays_of_bound(bound: VarianceBound, inverse_length_scale: np.ndarray) -> dict:
@@ -41,20 +39,16 @@ def arrays_of_bound(bound: VarianceBound, inverse_length_scale: np.ndarray) -> d
 
 
 def relative_errors(of: Mapping[str, TensorVariable], z, s):
-    """Return possible errors (b, 1) of outputs of amplitude one, as a graph of scaled inputs.
+    """Return possible errors (b, 1) of outputs of amplitude one, as a graph of scaled inputs z (b, k).
 
-    Parameters
-    ----------
-    of : mapping
-        Arrays of :func:`arrays_of_bound`, as :func:`of_rows` returns them.
-    z, s : TensorVariable (b, k)
-        Scaled inputs, and these times inverse length scales.
+    ``of`` has the arrays of :func:`arrays_of_bound`, as :func:`of_rows` returns them; ``s`` is z times inverse length
+    scales.
     """
     linear = of["root"] + products_of_rows(z, of["slopes"])
     covariance = pt.exp(-0.5 * distances_of_rows(s, of["carriers"])) + linear**2
     explained = (products_of_rows(covariance, of["reduction"]) ** 2).sum(axis=1, keepdims=True)
     variance = 1.0 + (of["root"] * (1.0 + (z**2).mean(axis=1, keepdims=True))) ** 2 - explained
-    return pt.sqrt(pt.maximum(variance, _SMALLEST))
+    return pt.sqrt(pt.maximum(variance, SMALLEST_VARIANCE))
 
 
 def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | None:
@@ -69,13 +63,8 @@ def with_penalties(model: pm.Model, losses: Sequence) -> TensorSharedVariable | 
 def lost_on_average(model: pm.Model, shifted: pm.Model, shift: TensorVariable) -> TensorVariable:
     """Return how much lower the log density of a model is, on average, with the errors of learned outputs.
 
-    Never below zero, though errors raise a log density that is convex. Zero where it is not finite with them.
-
-    Parameters
-    ----------
-    model : pymc.Model
-    shifted : pymc.Model
-        A copy whose learned outputs are shifted by ``shift``, a scalar, times their errors.
+    ``shifted`` is a copy whose learned outputs are shifted by ``shift``, a scalar, times their errors. Never below
+    zero, though errors raise a log density that is convex. Zero where it is not finite with them.
     """
     names = [v.name for v in (*shifted.basic_RVs, *shifted.potentials) if shift in ancestors([v])]
     middle = _sum_of_terms(model, names, model, {})
@@ -98,9 +87,7 @@ def _sum_of_terms(copy, names, model, given):
     return graph_replace(sum(sums), own | given, strict=False)
 
 
-def shared_arrays(
-    name: str, num_functions: int, sizes: Mapping[str, tuple[int | None, ...]]
-) -> dict[str, TensorSharedVariable]:
+def shared_arrays(name: str, num_functions: int, sizes: Mapping[str, tuple]) -> dict[str, TensorSharedVariable]:
     """Return shared variables by field, each (functions, *size) and full of zeros; a length of None begins as one."""
     shapes = {field: (num_functions, *size) for field, size in sizes.items()}
     return {

@@ -17,23 +17,13 @@ _FOLDS = 10  # of cross-validation
 
 
 class Record:
-    """Where a model was evaluated, and what its black boxes were given and returned there.
-
-    Parameters
-    ----------
-    unknown : Unknown
-    coarse : mapping
-        Cheap versions of calls, by their numbers.
-    num_coordinates : int
-        Of a place.
-    """
+    """Where a model was evaluated, and what its black boxes were given and returned there."""
 
     def __init__(self, unknown: Unknown, coarse: Mapping[int, Coarse], num_coordinates: int):
         self.unknown, self.coarse = unknown, coarse
         self.positions = np.empty((0, num_coordinates))
         self.evaluated: list[Evaluated] = []
-        self.is_chosen: list[bool] = []
-        """Of each, whether its place was chosen because it cannot be predicted from others."""
+        self.is_chosen: list[bool] = []  # of each, whether its place was one that cannot be predicted from others
         self._rough: list[dict] = []  # of each, outputs (b, q) of the cheap versions of calls
 
     def __len__(self) -> int:
@@ -75,13 +65,9 @@ class Record:
     def fits(self, margins: Sequence[np.ndarray], rng: np.random.Generator) -> list[tuple] | None:
         """Return the arguments of ``LearnedPart.renew`` of each part, except ``steps``; None for too few rows.
 
-        Parameters
-        ----------
-        margins : sequence of ndarray (n, b)
-            By how many nats rows of each part exceed the lowest log density of draws. Rows with margins of at least
-            zero are learned, others only if these are too few to learn the smoothness from: to fit a function elsewhere
-            costs accuracy here.
-        rng : numpy.random.Generator
+        By ``margins`` (n, b), in nats, rows of each part exceed the lowest log density of draws. Rows with margins of
+        at least zero are learned, others only if these are too few to learn the smoothness from: to fit a function
+        elsewhere costs accuracy here.
         """
         fits = []
         for part, margin in zip(self.unknown.parts, margins, strict=True):
@@ -118,10 +104,7 @@ class Record:
         return nearest_rows(np.full(count, True), levels - least, 2 * (num_coordinates + 1))
 
     def held_out(self, margins: Sequence[np.ndarray], fits) -> list[np.ndarray]:
-        """Return the outputs (n, b, q) of each part at all places, predicted from other places as ``fits`` would.
-
-        NaN where an evaluation failed.
-        """
+        """Return outputs (n, b, q) of each part at all places, predicted by fits to others; NaN where one failed."""
         folds = np.arange(len(self)) // self.unknown.repeats % _FOLDS
         rows_of_parts = []
         for part, margin, (of_part, *_) in zip(self.unknown.parts, margins, fits, strict=True):

@@ -1,6 +1,5 @@
 """Rounds of an emulated model: learn, draw by NUTS, evaluate draws, compare."""
 
-from collections.abc import Mapping
 from functools import cached_property, partial
 from itertools import islice
 
@@ -24,6 +23,7 @@ from pymc_kernel.plugin.model.interpreter import of_position
 from pymc_kernel.plugin.model.priors import PRIOR_DRAWS, ModelPrior, initial_position
 from pymc_kernel.plugin.model.unconstrained import constrained_draws
 from pymc_kernel.plugin.progress import progress_bar
+from pymc_kernel.rounds.checks import TAIL
 
 # Total variation distance at which searches stop by default: that between two normal distributions which are an eighth
 # of their standard deviation apart.
@@ -44,21 +44,12 @@ MODES_APART = (
     "pm.sample does not."
 )
 TOO_FEW = "evaluations are too few to learn from and to measure what was learned"
-_TAIL = 0.05  # quantile of the log density of draws: places below it are not like them
 
 
 class Search:
     """Evaluations so far, what was learned of them, and chains on the emulated model."""
 
-    def __init__(
-        self,
-        model: pm.Model,
-        unknown: Unknown,
-        tolerance: float,
-        rng: np.random.Generator,
-        coarse: Mapping | None = None,
-        noise_share: float = 0.0,
-    ):
+    def __init__(self, model: pm.Model, unknown: Unknown, tolerance: float, rng, coarse=None, noise_share: float = 0.0):
         # With a tolerance of zero it never ends early, and is judged by the default.
         self.model, self.tolerance, self.never_ends, self.rng = model, tolerance or TOLERANCE, tolerance == 0.0, rng
         self.estimated, self.repeats = unknown.estimated, unknown.repeats
@@ -100,12 +91,6 @@ class Search:
         Without ``size`` a round has two evaluations for each coefficient of a linear function of the inputs, plus two.
         While the emulator is poor it has one draw of each chain, as most draws show the same fault. With estimates each
         place is evaluated twice, and a round has at least a quarter of the places so far.
-
-        Parameters
-        ----------
-        prior : ModelPrior
-        evaluate : Evaluations
-            Of the true model.
         """
         with progress_bar("First places", most, progressbar) as advance:
             of_kinds, left = {"own": places}, len(places)
@@ -149,9 +134,8 @@ class Search:
     def _take_in_all(self) -> bool:
         """Judge the fit that includes the last evaluations, and keep it if it is no worse than the best so far.
 
-        No fresh draws follow it, so it is judged by held-out predictions at places like the draws, by chains from
-        elsewhere and by R-hat. If its chains do not agree, nothing is confirmed. Return whether the search may end: not
-        while chains from elsewhere end in possible modes that were not evaluated.
+        No fresh draws follow it: held-out predictions, chains from elsewhere and R-hat judge. Return whether the search
+        may end: not while its chains disagree, or chains from elsewhere end in possible modes that were not evaluated.
         """
         if self.best is None or self.fits is None:
             return False
@@ -255,10 +239,7 @@ class Search:
 
     @property
     def is_divided(self) -> bool:
-        """Whether everything is learned where the chains are and they still disagree: separate modes, or slow mixing.
-
-        Once there are particles, their populations stand for chains.
-        """
+        """Whether all is learned where chains or particles are, and they disagree: separate modes, or slow mixing."""
         last = self.rounds[self.num_by_chains :][-_LEARNED:]
         if len(last) < _LEARNED or self.estimated:
             return False
@@ -432,10 +413,7 @@ class Search:
         return steps
 
     def _take_in_modes(self) -> None:
-        """Include challengers that ended in the posterior in R-hat, and move chains to where they ended.
-
-        At most half of the chains move.
-        """
+        """Include challengers that ended in the posterior in R-hat, and move at most half of the chains there."""
         if not len(self.challengers.apart):
             return
         modes, rhat = self.challengers.modes(self._found("apart"), self._least())
@@ -471,20 +449,11 @@ class Search:
         values = constrained_draws(self.emulated, self._best_places()[:1], [v.name for v in variables])
         for variable in variables:
             self.emulated.set_initval(variable, values[variable.name][0])
-        best, names = self.best, [self.unknown.calls[i].box.name for i in self.estimated]
-        self.emulated.emulation = Emulation(
-            num_evaluations=len(self.record),
-            num_failed=self.record.num_failed,
-            distance=best.distance,
-            log_ratio_sd=best.log_ratio_sd,
-            effective_share=best.effective_share,
-            rhat=best.rhat,
-            noise_sd=dict(zip(names, self.best_noise.tolist(), strict=True)),
-            rounds=pd.DataFrame(self.rounds),
-            draws=flat_draws(self.best_draws),
-            positions=self.record.positions,
-            log_density=self.record.log_densities,
-        )
+        best, record, names = self.best, self.record, [self.unknown.calls[i].box.name for i in self.estimated]
+        measures = best.distance, best.log_ratio_sd, best.effective_share, best.rhat
+        noise_sd = dict(zip(names, self.best_noise.tolist(), strict=True))
+        found = noise_sd, pd.DataFrame(self.rounds), flat_draws(self.best_draws), record.positions, record.log_densities
+        self.emulated.emulation = Emulation(len(record), record.num_failed, *measures, *found)
         return self.emulated
 
     def problem(self) -> str:
@@ -533,7 +502,7 @@ class Search:
         The few fresh draws of a round would mostly miss a step in a function.
         """
         rows_of_parts = self.record.held_out(self.margins, self.fits)
-        least = np.quantile([self.chains.log_density(x) for x in flat_draws(self.draws)], _TAIL)
+        least = np.quantile([self.chains.log_density(x) for x in flat_draws(self.draws)], TAIL)
         levels = np.array([self.chains.log_density(x) for x in self.record.positions])
         if not self.estimated:
             levels = np.maximum(levels, self.record.log_densities)

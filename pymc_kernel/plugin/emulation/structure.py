@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pymc as pm
 from pymc.vartypes import continuous_types
-from pytensor.graph.traversal import ancestors
+from pytensor.graph import ancestors
 from pytensor.scan.op import Scan
 from pytensor.tensor.blockwise import Blockwise
 
@@ -59,8 +59,8 @@ class Unknown(NamedTuple):
     def design_size(self) -> int:
         """First places to learn outputs from: enough for ten rows for each input; none for log likelihoods.
 
-        Each place gives all rows of a function. A function learned from fewer is too smooth, and chains never leave a
-        mode that they found on it. A log likelihood at prior draws says little about a posterior that is far away.
+        A function learned from fewer is too smooth, and chains never leave a mode that they found on it. A log
+        likelihood at prior draws says little about a posterior that is far away.
         """
         parts = (part for part in self.parts if not (part.is_term or part.like.is_estimate))
         sizes = ((part.like.sizes[0], int(np.bincount(part.functions).min())) for part in parts)
@@ -81,15 +81,8 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
     """Return what is unknown in a model; None where it has gradients everywhere.
 
     Costs some evaluations, at draws of the prior and to probe calls. With ``only_parts`` the result is also None where
-    the log likelihood is unknown as a whole; no black box is called to see that.
-
-    Raises
-    ------
-    TypeError
-        For discrete variables, and inputs that are whole numbers.
-    ValueError
-        For estimates that are not learned (see the message), calls inside of ``pytensor.scan``, black boxes that are
-        random or never finite.
+    the log likelihood is unknown as a whole; no black box is called to see that. Raises ``TypeError`` or ``ValueError``
+    for what cannot be learned.
     """
     boxes = find_black_boxes(model)
     if not boxes or (only_parts and _is_whole(model, boxes)):

@@ -19,8 +19,7 @@ import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
 from pymc.distributions.simulator import SimulatorRV
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import Op
+from pytensor.graph import Apply, Op, Variable
 from pytensor.graph.traversal import apply_ancestors
 from pytensor.tensor.random.op import RandomVariable
 
@@ -77,15 +76,9 @@ def drawing_noise(noise: Mapping[str, np.random.Generator | list[np.random.Gener
 class EstimatedLogLikelihoodOp(ObjectModeOp):
     """The log of an unbiased likelihood estimate, as an operator on (parameters..., observed)."""
 
-    def __init__(
-        self, name: str, fn: Callable, reuse_noise: float = 0.0, num_streams: int = 1, pointwise: bool = False
-    ):
-        self.term_name = name
-        self.fn = fn
-        self.pointwise = pointwise
-        self.reuse_noise = reuse_noise
-        self.num_streams = num_streams
-        self.key = uuid.uuid4().hex
+    def __init__(self, name: str, fn: Callable, reuse_noise=0.0, num_streams: int = 1, pointwise: bool = False):
+        self.term_name, self.fn, self.pointwise, self.key = name, fn, pointwise, uuid.uuid4().hex
+        self.reuse_noise, self.num_streams = reuse_noise, num_streams
         # Whether it assumes normal summaries, which the simulations behind its estimates can check.
         self.assumes_normal = getattr(fn, "assumes_normal", False)
         self.accepts_share = callable(getattr(fn, "accepted_share", None)) and fn.accepted_share(0.0) is not None
@@ -129,16 +122,11 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
         shape = np.shape(inputs[-1]) if self.pointwise else ()
         if returned is None or (value.shape != shape if self.pointwise else value.size != 1):
             what = "None" if returned is None else f"an array of shape {value.shape}"
-            wanted = (
-                f"an array of the data's shape {shape}, the logs of unbiased and independent estimates, one for each "
-                "entry."
-                if self.pointwise
-                else "one number, the log of an unbiased estimate of the whole likelihood; with pointwise=True one for "
-                "each entry of the data."
-            )
-            raise TypeError(
-                f"the function of EstimatedLikelihood {self.term_name!r} returned {what}; it must return {wanted}"
-            )
+            wanted = "one number, the log of an unbiased likelihood estimate; with pointwise=True one for each entry."
+            if self.pointwise:
+                wanted = f"an array of the data's shape {shape}, logs of unbiased and independent estimates of each."
+            said = f"the function of EstimatedLikelihood {self.term_name!r} returned {what}"
+            raise TypeError(f"{said}; it must return {wanted}")
         failed = getattr(self.fn, "failed_share", float(np.mean(~np.isfinite(value))))
         evaluation.failed[f"failed_share_{self.term_name}"] = failed
         if self.assumes_normal:
@@ -151,14 +139,10 @@ class EstimatedLogLikelihoodOp(ObjectModeOp):
 def estimated_terms(graph: Variable) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of the random terms of a log density graph, and the keys of those that are ours.
 
-    A term is random if it is an estimated likelihood of this package or a ``Simulator`` of PyMC, wherever in
-    the graph, inner graphs included.
-
-    Raises
-    ------
-    ValueError
-        Where the graph draws other random numbers, as ``pm.Minibatch`` does: its exponential is then no
-        unbiased estimate of a density, and keeping the accepted value would not make the posterior right.
+    A term is random if it is an estimated likelihood of this package or a ``Simulator`` of PyMC, wherever in the graph,
+    inner graphs included. Raises ``ValueError`` where the graph draws other random numbers, as ``pm.Minibatch`` does:
+    its exponential is then no unbiased estimate of a density, and keeping the accepted value would not make the
+    posterior right.
     """
     names, keys = [], []
     for node in _nodes([graph]):

@@ -1,7 +1,6 @@
-"""Short texts that identify what a model's forward draws depend on, the same in every process.
+"""Short texts that identify what a model's forward draws depend on, the same in every process, unlike pickles.
 
-Pickles will not do: they differ between processes for the same model. Here the graph is hashed as text, numbers by
-their bytes, and functions by their code.
+The graph is hashed as text, numbers by their bytes, and functions by their code.
 """
 
 import functools
@@ -12,14 +11,12 @@ from collections.abc import Iterator
 
 import numpy as np
 from pytensor.compile.sharedvalue import SharedVariable
-from pytensor.graph.basic import Constant
-from pytensor.graph.traversal import apply_ancestors, graph_inputs
+from pytensor.graph import Constant, graph_inputs
+from pytensor.graph.traversal import apply_ancestors
 from pytensor.printing import debugprint
 from pytensor.tensor.random.type import RandomGeneratorType
 
 from pymc_kernel.plugin.model.forward import ForwardGraph
-
-_LENGTH = 16  # hexadecimal digits: 64 bits tell models apart, and are read at a glance
 
 
 def model_fingerprint(graph: ForwardGraph) -> dict[str, str]:
@@ -42,15 +39,19 @@ def model_fingerprint(graph: ForwardGraph) -> dict[str, str]:
                 functions.update(_digest(value, {}))
     return {
         "variables": ", ".join(f"{v.name} {v.type.shape}" for v in outputs),
-        "graph": hashlib.sha256(text.encode()).hexdigest()[:_LENGTH],
-        "constants": numbers.hexdigest()[:_LENGTH],
-        "simulators": functions.hexdigest()[:_LENGTH],
+        "graph": _short(hashlib.sha256(text.encode()).digest()),
+        "constants": _short(numbers.digest()),
+        "simulators": _short(functions.digest()),
     }
 
 
 def array_fingerprint(arrays: list[np.ndarray]) -> str:
     """Return a text for the numbers and shapes of arrays."""
-    return _digest(arrays, {}).hex()[:_LENGTH]
+    return _short(_digest(arrays, {}))
+
+
+def _short(digest):
+    return digest.hex()[:16]  # 64 bits tell models apart, and are read at a glance
 
 
 def _digest(value, known):

@@ -16,19 +16,15 @@ from pymc.distributions.continuous import FlatRV, HalfFlatRV
 from pymc.distributions.distribution import SymbolicRandomVariable
 from pymc.distributions.multivariate import ICARRV
 from pymc.pytensorf import compile as pymc_compile
-from pytensor.graph.basic import Constant, Variable
-from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.traversal import ancestors, graph_inputs
+from pytensor.graph import Constant, Variable, ancestors, graph_inputs, vectorize_graph
+from pytensor.tensor import TensorType
 from pytensor.tensor.random.op import RandomVariable
 from pytensor.tensor.random.type import RandomGeneratorType
-from pytensor.tensor.type import TensorType
 
 from pymc_kernel.plugin.model.interpreter import QUICK, compiling
 
 _IMPROPER = FlatRV, HalfFlatRV, ICARRV
 _FEWEST_AT_ONCE = 2  # draws in a batch, at least: for one alone, distributions drawn by SciPy return a mere number
-_WORDS = 4  # of 64 bits that set the state of a generator
-_PRIOR, _DATA = 0, 1  # streams of a batch
 
 
 class ForwardGraph(NamedTuple):
@@ -119,7 +115,7 @@ class ForwardSampler:
 
         The first draws of a batch do not depend on ``size``, as long as that is at most ``batch_size``.
         """
-        _install(self._prior_sources, _words(entropy, batch, _PRIOR, len(self._prior_sources)).tolist())
+        _install(self._prior_sources, _words(entropy, batch, len(self._prior_sources), False).tolist())
         if self._prior is not None:
             return [values[:size] for values in self._prior(np.int64(max(batch_size, _FEWEST_AT_ONCE)))]
         return _stacked([self._one_prior() for _ in range(size)])
@@ -132,7 +128,7 @@ class ForwardSampler:
 
     def data(self, free: list[np.ndarray], entropy: int, batch: int) -> list[np.ndarray]:
         """Return the data of a whole batch; only where ``is_vectorized`` is true."""
-        _install(self._data_sources, _words(entropy, batch, _DATA, len(self._data_sources)).tolist())
+        _install(self._data_sources, _words(entropy, batch, len(self._data_sources)).tolist())
         rows = len(free[0])
         if rows < _FEWEST_AT_ONCE:
             free = [np.repeat(v, _FEWEST_AT_ONCE, axis=0) for v in free]
@@ -140,10 +136,10 @@ class ForwardSampler:
 
     def each_data(self, free: list[np.ndarray], entropy: int, batch: int) -> Iterator[Callable]:
         """Yield for each draw a function that simulates its data, with the same random numbers at every call."""
-        shape = len(free[0]), len(self._data_sources), _WORDS
-        words = _words(entropy, batch, _DATA, shape[0] * shape[1]).reshape(shape).tolist()
-        for row, seeds in zip(zip(*free, strict=True), words, strict=True):
-            yield partial(self._through_graph, row, seeds)
+        rows, sources = len(free[0]), len(self._data_sources)
+        words = _words(entropy, batch, rows * sources)
+        for row, seeds in zip(zip(*free, strict=True), words.reshape(rows, sources, words.shape[1]), strict=True):
+            yield partial(self._through_graph, row, seeds.tolist())
 
     def _through_graph(self, values, seeds):
         _install(self._data_sources, seeds)
@@ -165,16 +161,16 @@ def generators_of(outputs: list[Variable], inputs: Sequence[Variable] = ()) -> l
     return [v for v in graph_inputs(outputs, blockers=inputs) if isinstance(v.type, RandomGeneratorType)]
 
 
-def _words(entropy, batch, stream, count):
-    sequence = np.random.SeedSequence(entropy, spawn_key=(batch, stream))
-    return sequence.generate_state(count * _WORDS, np.uint64).reshape(count, _WORDS)
+def _words(entropy, batch, count, is_of_data=True):
+    """Return the states (count, 4) of generators for a batch: of its data, or of the prior."""
+    sequence = np.random.SeedSequence(entropy, spawn_key=(batch, int(is_of_data)))
+    return sequence.generate_state(4 * count, np.uint64).reshape(count, 4)
 
 
 def _own_constants(function) -> None:
     """Give a compiled function copies of constants that are views of others.
 
-    PyTensor makes the data of a constant read-only when a later graph compares it. A folded constant that is a view of
-    them still claims to be writable; SciPy's samplers (HalfNormal, Gumbel) rely on that and fail.
+    Views claim to be writable even where PyTensor made the others read-only; SciPy's samplers (HalfNormal) then fail.
     """
     for variable, storage in function.vm.storage_map.items():
         if isinstance(variable, Constant) and isinstance(storage[0], np.ndarray) and storage[0].base is not None:

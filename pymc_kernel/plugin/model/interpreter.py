@@ -16,10 +16,8 @@ from pymc.pytensorf import compile as pymc_compile
 from pymc.pytensorf import join_nonshared_inputs, make_shared_replacements
 from pytensor import config
 from pytensor.compile.mode import Mode, get_mode
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import vectorize_graph
-from pytensor.graph.rewriting.basic import dfs_rewriter, node_rewriter
-from pytensor.graph.rewriting.db import RewriteDatabaseQuery
+from pytensor.graph import RewriteDatabaseQuery, Variable, node_rewriter, vectorize_graph
+from pytensor.graph.rewriting.basic import dfs_rewriter
 from pytensor.link.vm import VMLinker
 from pytensor.scalar.basic import Clip, Second
 from pytensor.scalar.math import Log1mexp, Softplus, TriGamma
@@ -29,7 +27,6 @@ from scipy.special import zeta
 
 DRAWS_AT_A_TIME = 512  # bounds the memory of a vectorized graph
 
-_LAST = 1000.0  # position of a rewrite after all of PyTensor's
 # PyTensor changes flags of the whole process while it compiles, and restores them: two threads that overlap would leave
 # the quick mode of these functions behind for every model of the session.
 _COMPILING = threading.RLock()
@@ -87,15 +84,13 @@ def _with_numpy(fgraph, node):
 
 def by_numpy(mode: Mode) -> Mode:
     """Return a mode of the interpreter that takes NumPy functions where PyTensor knows none."""
-    return mode.register((dfs_rewriter(_with_numpy, ignore_newtrees=True), _LAST))
+    return mode.register((dfs_rewriter(_with_numpy, ignore_newtrees=True), 1000.0))  # after all of PyTensor's
 
 
 #: For graphs that are called a few times.
 QUICK = by_numpy(get_mode("FAST_COMPILE"))
 #: The same with the numerically stable forms of functions, which the quick mode leaves out.
-STABLE = by_numpy(
-    Mode(linker="py", optimizer=RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"]))
-)
+STABLE = by_numpy(Mode("py", RewriteDatabaseQuery(include=["fast_run"], exclude=["fusion", "inplace", "BlasOpt"])))
 #: For graphs that are called some hundred times: rewriting them would take longer, and machine code longer still.
 UNOPTIMIZED = Mode(linker=VMLinker(use_cloop=False, c_thunks=False), optimizer=None)
 
@@ -116,30 +111,22 @@ def of_vector(
 
 
 def of_position(model: pm.Model, point: dict, outputs: Sequence[Variable]) -> Callable[[np.ndarray], list[np.ndarray]]:
-    """Return an interpreted function from a position (d,) to outputs; the point has the shapes of all value variables.
-
-    For outputs whose cost is that of black boxes.
-    """
+    """Return an interpreted function from a position (d,) to outputs whose cost is that of black boxes."""
     return of_vector(model, model.value_vars, point, outputs, {"mode": STABLE, "on_unused_input": "ignore"})[0]
 
 
 def over_draws(
-    model: pm.Model,
-    outputs: Sequence[Variable],
-    inputs: Sequence[Variable] | None = None,
-    shapes: Sequence[tuple[int, ...]] | None = None,
-    at_a_time: int = DRAWS_AT_A_TIME,
-    **compile_kwargs: Any,
+    model: pm.Model, outputs: Sequence[Variable], inputs=None, shapes=None, at_a_time=DRAWS_AT_A_TIME, **kwargs: Any
 ) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
     """Return a function from draws of the inputs, a list of (n, ...), to those of the outputs, in one vectorized graph.
 
     The inputs are the model's value variables by default. If their shapes are given, the graph need not compute them:
-    code that does takes seconds to compile.
+    code that does takes seconds to compile. ``kwargs`` are for the compiled function.
     """
     inputs = list(model.value_vars if inputs is None else inputs)
     shapes = [v.type.shape for v in inputs] if shapes is None else shapes
     many = {v: tensor(dtype=v.dtype, shape=(None, *s)) for v, s in zip(inputs, shapes, strict=True)}
-    settings = {"on_unused_input": "ignore", "mode": QUICK} | compile_kwargs
+    settings = {"on_unused_input": "ignore", "mode": QUICK} | kwargs
     with model, compiling():
         function = pymc_compile(list(many.values()), vectorize_graph(list(outputs), many), **settings)
     function.trust_input = True

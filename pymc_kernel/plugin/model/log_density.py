@@ -15,6 +15,7 @@ from pymc_kernel.plugin.model.estimated import Evaluation, blocks_of, drawing_no
 from pymc_kernel.plugin.model.interpreter import STABLE, of_vector, over_draws
 from pymc_kernel.plugin.model.remembered import remember, remembered_in
 
+SAME_NATS = 0.01  # difference of log densities that is more than rounding, on another machine, too
 _GRADIENT_ERRORS = (NotImplementedError, TypeError, AttributeError, ValueError)  # what an Op without a gradient raises
 
 
@@ -60,8 +61,7 @@ class LogDensity:
     def _reused(self):
         """Return the generators of terms that reuse noise; some of their seeds are those of the current point.
 
-        The seeds are part of the chain's state, each with a uniform distribution of its own. To keep a seed or to draw
-        a new one, regardless of the position, is a symmetric proposal, so the posterior of the position is unchanged.
+        Seeds are a uniform part of the chain's state. To keep one or draw anew, whatever the position, is symmetric.
         """
         self._tried, sources = {}, {}
         for op in [op for op in self._blocks if op.reuse_noise]:
@@ -159,12 +159,10 @@ def _starts(known, value_vars, initial_point):
 def compile_scores(model: pm.Model):
     """Return a function from draws of all value variables, a list of (n, ...), to scores (n, d).
 
-    The scores are those of the continuous value variables, one after the other; ``d`` counts these alone. Raises
-    ``NoGradientError`` where a term has no gradient, or is only estimated or simulated.
-
-    Vectorized over draws, PyTensor's own interpreter is as fast as compiled code, which takes ten times longer to
-    compile than all else here; so nothing is compiled. Its quick mode leaves out the numerically stable forms of some
-    functions: where a score is not finite, all scores are evaluated again with these forms, some ten times slower.
+    The scores are those of the continuous value variables, one after the other. Raises ``NoGradientError`` where a term
+    has no gradient, or is only estimated or simulated. Interpreted: vectorized over draws that is as fast as machine
+    code. The quick mode leaves out the numerically stable forms of some functions: where a score is not finite, all are
+    evaluated again with these, some ten times slower.
     """
     variables = model.continuous_value_vars
     if not variables:

@@ -5,8 +5,8 @@ from concurrent.futures import Executor
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
-from pytensor.graph.traversal import ancestors
-from pytensor.tensor.type import TensorType
+from pytensor.graph import ancestors
+from pytensor.tensor import TensorType
 
 from pymc_kernel.likelihood_free import Workers
 from pymc_kernel.plugin.model.estimated import drawing_noise, estimated_terms
@@ -86,9 +86,8 @@ def compile_particle_density(
 ) -> ParticleDensity:
     """Return the log prior and log likelihood of ``model`` for many particles, (n, d) on the unconstrained scale.
 
-    One vectorized graph evaluates all particles in batches; models with an estimated term, or with an operator that
-    cannot be vectorized, are looped over. With an executor, workers evaluate the batches. Raises ``TypeError`` where a
-    variable is discrete, ``ValueError`` where the model has no free variable.
+    One vectorized graph evaluates batches, in workers if there is an executor; models with an estimated term, or with
+    an operator that cannot be vectorized, are looped over. Refuses discrete variables, and models without free ones.
     """
     if not model.free_RVs:
         raise ValueError("the model has no free variable: there is nothing to infer.")
@@ -107,13 +106,8 @@ def compile_particle_density(
 
 
 def _batch_size(model, outputs):
-    """Return how many particles at a time keep the largest array of the graph within bounds.
-
-    The sizes of all intermediate results for one particle are worked out once, where their shapes can be.
-    """
-    symbols = [
-        v.shape.prod() for v in ancestors(outputs) if v.owner is not None and isinstance(v.type, TensorType) and v.ndim
-    ]
+    """Return how many particles at a time keep the largest array of the graph within bounds."""
+    symbols = [v.shape.prod() for v in ancestors(outputs) if v.owner and isinstance(v.type, TensorType) and v.ndim]
     point = model.initial_point(random_seed=0)
     sizes = model.compile_fn(symbols, inputs=model.value_vars, mode=QUICK, on_unused_input="ignore")(point)
     largest = max(1, *map(np.size, point.values()), *map(int, sizes))

@@ -41,27 +41,18 @@ def without_draws(model: pm.Model) -> list:
 
 
 def prior_expression(model: pm.Model) -> list:
-    """Return a draw of each value variable from the prior, as graphs; initial values of the model are not used.
-
-    Variables that cannot be drawn have PyMC's initial value, jittered as PyMC jitters it.
-    """
+    """Return a draw of each value variable from the prior, as graphs; where there is none, PyMC's jittered start."""
     improper = {v: model.rvs_to_initial_values.get(v) for v in without_draws(model)}
-    return make_initial_point_expression(
-        free_rvs=model.free_RVs,
-        rvs_to_transforms=model.rvs_to_transforms,
-        initval_strategies=dict.fromkeys(model.free_RVs)
-        | {v: "support_point" if value is None else value for v, value in improper.items()},
-        jitter_rvs=set(improper),
-        default_strategy="prior",
-        return_transformed=True,
-    )
+    given = {v: "support_point" if value is None else value for v, value in improper.items()}
+    settings = {"jitter_rvs": set(improper), "default_strategy": "prior", "return_transformed": True}
+    settings |= {"free_rvs": model.free_RVs, "rvs_to_transforms": model.rvs_to_transforms}
+    return make_initial_point_expression(initval_strategies=dict.fromkeys(model.free_RVs) | given, **settings)
 
 
 def prior_density(model: pm.Model) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function from positions (n, d) on the unconstrained scale to log densities (n,) of the prior.
 
-    It is compiled once, at its first call. Observed variables and potentials are left out: it is the density that
-    forward draws of the free variables have.
+    It is compiled at its first call, and is the density that forward draws have: without potentials.
     """
     free = {rv: model.rvs_to_values[rv] for rv in model.free_RVs}
     try:
@@ -186,23 +177,17 @@ class PriorDraws:
 
     @property
     def scales(self) -> np.ndarray:
-        """Half the distance between the 16 % and 84 % quantiles of the prior, its standard deviation if normal, (d,).
-
-        One where that is zero. Prior standard deviations need not exist.
-        """
+        """Half the distance (d,) of the 16 % and 84 % quantiles, as standard deviations need not exist; one if zero."""
         low, high = np.quantile(self.positions, ndtr([-1.0, 1.0]), axis=0)
         spread = 0.5 * (high - low)
         return np.where(spread > 0.0, spread, 1.0)
 
-    def choose(
-        self, log_density: Callable[[np.ndarray], float], rng: np.random.Generator, budget: int = 0
-    ) -> tuple[np.ndarray, KnownPlaces]:
+    def choose(self, log_density: Callable, rng: np.random.Generator, budget=0) -> tuple[np.ndarray, KnownPlaces]:
         """Return a start, (d,), and all points evaluated: the initial point and twenty draws from the prior.
 
-        The start is one of these, with probability in proportion to the likelihood. So a chain keeps the initial point
-        where that is far better than the draws; and where draws from the prior fall into several modes, chains begin in
-        different ones, and R-hat shows it if they stay there. Where the likelihood fails it counts as zero. ``budget``
-        limits further calls, to climb from the draws towards other modes; chains do not start where these end.
+        The start is one of these, with probability in proportion to the likelihood, which is zero where it fails. So
+        where prior draws fall into several modes, chains begin in different ones, and R-hat shows it if they stay
+        there. ``budget`` limits further calls, to climb from draws towards other modes, where chains do not start.
         """
         chosen = rng.choice(len(self.positions), min(STARTS_TRIED, len(self.positions)), replace=False)
         candidates = np.vstack([self.default, self.positions[chosen]])
@@ -238,8 +223,7 @@ def prior_draws(model: pm.Model, value_vars: Sequence, initial_point: dict) -> P
     with np.errstate(all="ignore"):
         log_densities = [log_prior({n: columns[n][i] for n in point}) for i in range(PRIOR_DRAWS)]
         positions = _joined([columns[name] for name in names], PRIOR_DRAWS)
-        # Draws that rounding has put at a bound, or that violate an ordering, are not finite on the unconstrained
-        # scale.
+        # Draws that rounding has put at a bound, or that violate an ordering, are not finite on this scale.
         kept = np.isfinite(positions).all(axis=1) & np.isfinite(log_densities)
         if not kept.any():
             return None

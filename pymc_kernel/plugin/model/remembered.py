@@ -12,14 +12,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from pytensor.compile.mode import optdb
 from pytensor.compile.ops import FromFunctionOp
-from pytensor.graph.basic import Apply, Variable
-from pytensor.graph.op import Op
-from pytensor.graph.rewriting.basic import graph_rewriter
+from pytensor.graph import Apply, Op, Variable, graph_rewriter
 from pytensor.graph.traversal import apply_ancestors
 
 from pymc_kernel.plugin.model.estimated import ObjectModeOp
-
-_RESULTS_PER_NODE = 2  # at the current point and at a proposal
 
 
 class Remembered(ObjectModeOp):
@@ -29,7 +25,7 @@ class Remembered(ObjectModeOp):
     """
 
     def __init__(self, original: Op, num_nodes: int):
-        self.original, self.num_results = original, _RESULTS_PER_NODE * num_nodes
+        self.original, self.num_nodes = original, num_nodes
         self.calls = 0
         self._results = {}  # the oldest first
 
@@ -47,7 +43,7 @@ class Remembered(ObjectModeOp):
             self.original.perform(node, inputs, outputs)
             results = [np.array(storage[0]) for storage in outputs]
         self._results[key] = results
-        if len(self._results) > self.num_results:
+        if len(self._results) > 2 * self.num_nodes:  # at the current point and at a proposal
             del self._results[next(iter(self._results))]
         for storage, result in zip(outputs, results, strict=True):
             storage[0] = result.copy()
@@ -61,7 +57,7 @@ def remember(graph: Variable) -> None:
     counts = Counter(node.op for node in apply_ancestors([graph]) if _is_black_box(node.op))
     for op, num_nodes in counts.items():
         known = _KNOWN.setdefault(op, Remembered(op, num_nodes))
-        known.num_results = max(known.num_results, _RESULTS_PER_NODE * num_nodes)
+        known.num_nodes = max(known.num_nodes, num_nodes)
 
 
 def _is_black_box(op):

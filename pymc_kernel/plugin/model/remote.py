@@ -62,10 +62,7 @@ def _received(payload, key):
 
 
 class _ByValue(cloudpickle.Pickler):
-    """Pickles operators made by ``wrap_py`` with their functions.
-
-    PyTensor pickles only the names of their module and function, and workers lack the user's script or notebook.
-    """
+    """Pickles operators made by ``wrap_py`` with their functions: PyTensor does by names that workers may lack."""
 
     def reducer_override(self, obj):
         if type(obj) is FromFunctionOp:

@@ -11,9 +11,7 @@ import xarray as xr
 from arviz_base import from_dict
 from pymc.backends.arviz import coords_and_dims_for_inferencedata, find_constants
 from pymc.variational.minibatch_rv import MinibatchRandomVariable
-from pytensor.graph.basic import Variable
-from pytensor.graph.replace import clone_replace
-from pytensor.graph.traversal import ancestors
+from pytensor.graph import Variable, ancestors, clone_replace
 from pytensor.tensor import TensorVariable
 from pytensor.tensor.random.op import RandomVariable
 
@@ -33,15 +31,12 @@ def split_positions(positions: np.ndarray, shapes: Sequence[tuple[int, ...]]) ->
 
 
 def over_positions(
-    model: pm.Model,
-    outputs: Sequence[Variable],
-    compile_kwargs: dict,
-    at_once: bool = True,
-    at_a_time: int = DRAWS_AT_A_TIME,
+    model: pm.Model, outputs: Sequence[Variable], kwargs: dict, at_once: bool = True, at_a_time: int = DRAWS_AT_A_TIME
 ) -> tuple[Callable[[np.ndarray], list[np.ndarray]], bool]:
     """Return a function from positions (n, d) to numbers, a list of (n,), and whether it takes all of them at once.
 
-    They are looped over where an operator cannot be vectorized, or if ``at_once`` is False.
+    They are looped over where an operator cannot be vectorized, or if ``at_once`` is False. ``kwargs`` are for the
+    compiled function.
     """
     point = model.initial_point(random_seed=0)
     if at_once:
@@ -51,22 +46,17 @@ def over_positions(
             with warnings.catch_warnings():
                 # PyTensor's warnings on the speed of single operators do not matter to a user who chose none.
                 warnings.simplefilter("ignore")
-                of_draws = over_draws(model, outputs, None, shapes, at_a_time, **{"mode": None} | compile_kwargs)
+                of_draws = over_draws(model, outputs, None, shapes, at_a_time, **{"mode": None} | kwargs)
                 of_draws(split_positions(np.stack([one, one]), shapes))
             return lambda positions: of_draws(split_positions(positions, shapes)), True
         except Exception:  # an operator without a vectorized form may fail in many ways; the loop says what is wrong
             pass
-    function, _ = of_vector(model, model.value_vars, point, outputs, {"on_unused_input": "ignore"} | compile_kwargs)
+    function, _ = of_vector(model, model.value_vars, point, outputs, {"on_unused_input": "ignore"} | kwargs)
     return lambda positions: list(np.array([function(x) for x in positions], dtype=float).T), False
 
 
-def constrained_draws(
-    model: pm.Model, positions: np.ndarray, names: Sequence[str] | None = None
-) -> dict[str, np.ndarray]:
-    """Return variables at positions (n, d), as the user knows them: name -> (n, ...).
-
-    By default the free variables and deterministics.
-    """
+def constrained_draws(model: pm.Model, positions: np.ndarray, names: Sequence[str] | None = None) -> dict:
+    """Return variables, by default all free and deterministic ones, at positions (n, d): name -> (n, ...)."""
     names = {v.name for v in [*model.free_RVs, *model.deterministics]} if names is None else set(names)
     outputs = [v for v in model.unobserved_value_vars if v.name in names]
     values = over_draws(model, outputs)(split_positions(positions, value_shapes(model)))
@@ -82,13 +72,9 @@ def unconstrained_draws(data: xr.DataTree | xr.Dataset, model: pm.Model | None =
     ----------
     data : DataTree or Dataset
         With the group ``posterior``, or that group: dimensions ``chain`` and ``draw``, all free variables of the model.
+        It is a ``ValueError`` if one is missing, or has another shape in the model.
     model : pymc.Model, optional
         The model in context by default.
-
-    Raises
-    ------
-    ValueError
-        Where a free variable is missing from the draws, or has a different shape in the model.
 
     Examples
     --------
@@ -139,10 +125,7 @@ def rows_of(variable: xr.DataArray) -> np.ndarray:
 
 
 def _with_offsets(posterior, model):
-    """Return the draws with free variables that were left out, where a deterministic variable determines them.
-
-    Bambi, for example, leaves out offsets but keeps the effects, each a spread times an offset.
-    """
+    """Return draws with free variables that were left out, as Bambi's offsets, if a deterministic one tells them."""
     for rv, effect in itertools.product(model.free_RVs, model.deterministics):
         is_asked = rv.name not in posterior and effect.name in posterior
         if is_asked and (offsets := _told_by(effect, rv, posterior, model)) is not None:
@@ -154,8 +137,7 @@ def _with_offsets(posterior, model):
 def _told_by(effect, rv, posterior, model):
     """Return the draws (n, ...) of a free variable, solved for from an effect; None where that is impossible.
 
-    It is possible where each number of the effect is a linear function of one number of the variable; three values of
-    the variable test that.
+    It is possible where each number of the effect is linear in one number of the variable, as three values of it show.
     """
     behind = set(ancestors([effect]))
     others = [v for v in model.free_RVs if v in behind and v is not rv]
@@ -229,9 +211,7 @@ def is_part_of_data(model: pm.Model, rv: TensorVariable) -> bool:
     return bool(drawn) or isinstance(rv.owner.op, MinibatchRandomVariable)
 
 
-def observed_values(
-    model: pm.Model, dtype: type | None = float, leave_out: Sequence[TensorVariable] = ()
-) -> dict[str, np.ndarray]:
+def observed_values(model: pm.Model, dtype: type | None = float, leave_out: Sequence = ()) -> dict[str, np.ndarray]:
     """Return the data of a model, name -> array."""
     data = {rv.name: model.rvs_to_values[rv] for rv in model.observed_RVs if rv not in leave_out}
     return {name: np.asarray(v.data if hasattr(v, "data") else v.eval(), dtype=dtype) for name, v in data.items()}

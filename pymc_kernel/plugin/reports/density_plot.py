@@ -19,9 +19,7 @@ from pymc_kernel.stein.draws import choose_thinning
 
 _LEAST_DISTINCT = 0.5  # share of the draws; if fewer are distinct, a variable is discrete or has an atom
 _LARGEST_CORRELATION = 0.5  # largest autocorrelation of the draws that a curve is estimated from
-_SPARE = 0.05  # of the range of the draws: how far beyond the draws a mapped curve may extend
 _COLOR = "C0"
-_SEED = 0  # for the noise on ties and the draws of the band: the same draws give the same picture
 
 
 def plot_density(
@@ -55,10 +53,6 @@ def plot_density(
         Mark the draws that the curve is estimated from.
     backend
         As in :func:`plot_ksd`.
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
 
     Notes
     -----
@@ -98,9 +92,8 @@ def _drawn(curves, kept, probability, backend):
     panels = lines.isel(plot_axis=0, point=0, drop=True)
     others = list(dict.fromkeys(d for v in panels.data_vars.values() for d in v.dims))
     count = sum(v.size for v in panels.data_vars.values())
-    collection = azp.PlotCollection.wrap(
-        panels, cols=["__variable__", *others], backend=backend, **grid_arguments(count, backend)
-    )
+    arguments = {"cols": ["__variable__", *others], "backend": backend} | grid_arguments(count, backend)
+    collection = azp.PlotCollection.wrap(panels, **arguments)
     collection.map(visuals.fill_between_y, "band", data=band, color=_COLOR, alpha=0.3)
     collection.map(visuals.line_xy, "density", data=lines, color=_COLOR)
     if kept is not None:
@@ -147,19 +140,18 @@ def _curves(whole, numbers, transform, probability, max_draws, num_points):
         rug[i, : index.size] = flat[..., c].ravel()[index]
         if fit is not None:
             at = places[:, c]
-            heights = np.vstack([np.exp(fit.log_density(at)), fit.interval(at, probability, rng=_SEED)])
-            mapped = np.vstack([at, heights]) if transform is None else _mapped(at, heights, there[:, c], flat[..., c])
-            curves[i] = mapped
+            heights = np.vstack([np.exp(fit.log_density(at)), fit.interval(at, probability, rng=0)])
+            curves[i] = [at, *heights] if transform is None else _mapped(at, heights, there[:, c], flat[..., c])
     return _labeled(curves, numbers, "curve", "point"), _labeled(rug, numbers, "kept")
 
 
 def _mapped(places, heights, there, draws):
     """Return points evenly over the range of the draws, with densities (3, num_points) mapped there from ``places``.
 
-    Each density is an average over the width of its point in the picture, computed from the cumulative integral,
-    which no transform changes. Near a bound, the Jacobian turns single draws into peaks narrower than a line.
+    Each is an average over the width of its point, by the cumulative integral, which no transform changes: near a
+    bound, the Jacobian turns single draws into peaks narrower than a line.
     """
-    spare = _SPARE * np.ptp(draws)
+    spare = 0.05 * np.ptp(draws)  # beyond the draws
     edges = np.linspace(max(there[0], draws.min() - spare), min(there[-1], draws.max() + spare), len(places) + 1)
     distinct = np.append(True, np.diff(there) > 0.0)
     below = cumulative_trapezoid(heights, places, initial=0.0)[:, distinct]
@@ -186,4 +178,4 @@ def _fitted(kept):
         return None
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*repeat an earlier one")
-        return BayesianKDE("isotropic").fit(kept, rng=_SEED)
+        return BayesianKDE("isotropic").fit(kept, rng=0)  # the same draws give the same noise on ties

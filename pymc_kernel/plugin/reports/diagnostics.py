@@ -57,10 +57,6 @@ def ksd_test(
     random_seed : int, optional
         Seed of the bootstrap.
 
-    Returns
-    -------
-    KSDReport
-
     Raises
     ------
     NoGradientError
@@ -143,8 +139,7 @@ def summary(
     the draws with random signs), ``ksd_p``, ``ksd_thin`` and ``ksd_flip_probability``. Deterministic or discrete
     variables have no score, so both columns are NaN for them. If the model has no gradient they are NaN for all
     variables, with a warning that gives the reason; then use ``score="surrogate"``, which adds ``ksd_verdict``,
-    ``ksd_score_error`` and others to ``attrs``. A large p-value does not rule out a mode without any draw, nor wrong
-    weights of separated modes.
+    ``ksd_score_error`` and others to ``attrs``. Its limits are those of :func:`ksd_test`.
 
     Parameters
     ----------
@@ -153,11 +148,6 @@ def summary(
         As in ``az.summary``. Kinds without diagnostics get no further columns.
     num_replicates, max_draws, random_seed
         As in :func:`ksd_test`.
-
-    Returns
-    -------
-    pandas.DataFrame or xarray.Dataset
-        What ``az.summary`` returns.
 
     Examples
     --------
@@ -192,9 +182,7 @@ def summary(
             more = {"ksd_verdict": report.verdict(), **report.learned.attributes("ksd_")}
         if report.unjudged:
             shares, values = shares * np.nan, [np.nan] * len(_ATTRIBUTES)
-            warn_user(
-                f"ksd_share and ksd_p are NaN, since the surrogate cannot judge the draws: {report.unjudged}. {ADVICE}"
-            )
+            warn_user(f"ksd_share and ksd_p are NaN; the surrogate cannot judge the draws: {report.unjudged}. {ADVICE}")
     if kind.startswith(("all", "diagnostics")):
         like = asked.isel(dict.fromkeys(sample_dims, 0), drop=True)
         both = [xr.full_like(like, np.nan, dtype=float).fillna(part) for part in (shares, p_values)]

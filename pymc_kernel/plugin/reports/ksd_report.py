@@ -22,34 +22,19 @@ _SMALL_MODE = 0.02  # share of the draws; smaller modes do not count
 class KSDReport:
     """A test of draws against a model: ``print`` it.
 
-    Attributes
-    ----------
-    test : pymc_kernel.stein.KSDTest
-        The result on arrays: ``ksd``, ``normal_ksd``, ``p_value``, ``null``, ``thin``, ``flip_probability`` and more.
-    shares, p_values : xarray.Dataset
-        Of each parameter: its part of the squared discrepancy, and the p-value of its own test, corrected for all
-        tests: if the draws are right, the chance that any is below 5 %, ``p_value`` included, is 5 %. A variable whose
-        transform changes its shape (a simplex, a covariance) has one number for all of it; its p-value is the smallest
-        among its coordinates.
-    margins, null : xarray.Dataset
-        Statistics of each parameter's own test, and those with random signs, with the dimension ``replicate``.
-    conditional_on : tuple of str
-        Discrete variables, whose distribution is not tested.
-    learned : LearnedScores or None
-        Accuracy of the scores, where they are a surrogate's: ``num_values``, ``log_density_error``, ``score_error`` and
-        more.
-    unjudged : str
-        Why the draws cannot be judged by that surrogate; empty where they can. The p-values are NaN then.
+    The p-values are corrected for all tests: if the draws are right, the chance that any is below 5 %, ``p_value``
+    included, is 5 %. A variable whose transform changes its shape (a simplex, a covariance) has one number for all of
+    it; its p-value is the smallest among its coordinates.
     """
 
-    test: stein.KSDTest
-    shares: xr.Dataset
-    p_values: xr.Dataset
-    margins: xr.Dataset
-    null: xr.Dataset
-    conditional_on: tuple[str, ...]
-    learned: LearnedScores | None = None
-    unjudged: str = ""
+    test: stein.KSDTest  #: on arrays: ``ksd``, ``normal_ksd``, ``p_value``, ``null``, ``thin`` and more
+    shares: xr.Dataset  #: of each parameter, in the squared discrepancy
+    p_values: xr.Dataset  #: of each parameter's own test; NaN where the draws cannot be judged
+    margins: xr.Dataset  #: statistics of these tests
+    null: xr.Dataset  #: these with random signs, with the dimension ``replicate``
+    conditional_on: tuple[str, ...]  #: discrete variables, whose distribution is not tested
+    learned: LearnedScores | None = None  #: accuracy of a surrogate's scores: ``num_values``, ``score_error`` and more
+    unjudged: str = ""  #: why the draws cannot be judged by that surrogate; empty where they can
 
     @property
     def p_value(self) -> float:
@@ -76,13 +61,12 @@ class KSDReport:
     def __str__(self):
         test = self.test
         low, high = test.null_quantiles
+        judged = f"p-value {test.p_value:.3g}, corrected for all tests"
         lines = [
             "Kernel Stein discrepancy of the draws from the model",
             f"  ksd {test.ksd:.3g}; as many independent normal draws have {test.normal_ksd:.3g}, these with random "
             f"signs {low:.3g} to {high:.3g} (90 %)",
-            f"  cannot be judged: {self.unjudged}"
-            if self.unjudged
-            else f"  p-value {test.p_value:.3g}, corrected for all tests",
+            f"  {f'cannot be judged: {self.unjudged}' if self.unjudged else judged}",
             f"  {test.num_draws} different draws left after thinning, one in {test.thin} of each chain; signs flip "
             f"with probability {test.flip_probability:g}",
         ]

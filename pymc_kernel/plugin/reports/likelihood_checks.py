@@ -1,8 +1,4 @@
-"""Checks, in words, whether estimated and learned likelihoods can be trusted in the region of a posterior.
-
-For learned likelihoods: the error due to the limited number of simulations, and draws where hardly anything was
-simulated. For synthetic likelihoods: whether their summaries are normal.
-"""
+"""Checks, in words, whether synthetic and learned likelihoods can be trusted in the region of a posterior."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -32,14 +28,9 @@ LARGE_SHARE = 0.1  # share of draws in empty places: if they are all wrong, the 
 class LearnedCheck:
     """How well a posterior by the learned likelihood ``name`` is known, and what speaks against it.
 
-    Attributes
-    ----------
-    name : str
-    errors : dict of ndarray
-        For each free variable, the standard errors of its posterior means due to the limited number of simulations, in
-        posterior standard deviations. Of means with a standard error of .5, two thirds are less than .5 off.
-    outside : ndarray (k,)
-        For each row of the data, the share of draws of its parameters in places where hardly anything was simulated.
+    ``errors`` are, for each free variable, the standard errors of its posterior means due to the limited number of
+    simulations, in posterior standard deviations: of means with one of .5, two thirds are less than .5 off. ``outside``
+    (k,) is, for each row of the data, the share of draws of its parameters where hardly anything was simulated.
     """
 
     name: str
@@ -137,8 +128,6 @@ def _share_outside(learned, parameters, rng):
     return (shares < _HARDLY_ANY).reshape(some.shape[:2]).mean(axis=0)
 
 
-# -- summaries that are taken for normal ---------------------------------------------------------------
-
 _KINDS = ("mean", "spread", "5 % quantile", "95 % quantile")
 _LEAST_ERROR = 0.2  # no warning below: posterior standard deviations of a mean or quantile, or log ratio of spreads
 _STANDARD_ERRORS = 2.0  # that an error must differ from zero by
@@ -170,8 +159,8 @@ def normality_of_draws(density: LogDensity, draws: np.ndarray, names: Sequence[s
 def normality_warning(simulated: Sequence, entries: Sequence[str]) -> str:
     """Return a warning if summaries that are not normal make the posterior wrong; otherwise an empty text.
 
-    ``simulated`` are pairs: the position (d,) of a draw, and a dictionary from the name of a block to the summaries
-    behind the estimate and those of the data. ``entries`` are the names of the coordinates.
+    ``simulated`` are pairs: the position (d,) of a draw, and by the names of blocks the summaries behind the estimate
+    and those of the data. ``entries`` are the names of the coordinates.
     """
     if not simulated:
         return ""

@@ -11,7 +11,7 @@ import pymc as pm
 import xarray as xr
 from arviz_base import extract, rcParams
 from pymc.backends.arviz import find_constants
-from pytensor.graph.traversal import ancestors
+from pytensor.graph import ancestors
 
 from pymc_kernel.plugin.model.log_density import compile_scores
 from pymc_kernel.plugin.model.unconstrained import is_part_of_data, observed_values, value_draws
@@ -56,9 +56,7 @@ class Selection:
             kind = type(self.data).__name__
             raise TypeError(f"{kind} is an approximation: give draws of it, as in pm.fit(...).sample(1000).")
         if isinstance(self.data, np.ndarray) and self.data.ndim == 2 and len(self.data) > self.data.shape[1]:
-            raise ValueError(
-                f"an array of draws is (chain, draw, d), got {self.data.shape}: for one chain give draws[None]."
-            )
+            raise ValueError(f"an array of draws is (chain, draw, d), got {self.data.shape}: one chain is draws[None].")
         self.data = az.convert_to_datatree(self.data)
         if self.group not in self.data.children:
             names = ", ".join(self.data.children)
@@ -164,11 +162,10 @@ class ModelDraws:
 
 
 def largest_first(dataset: xr.Dataset) -> xr.Dataset:
-    """Return the variables with most dims first.
+    """Return the variables with most dims first, and with dims in one order.
 
-    ArviZ (1.3) stacks values in the order of the Dataset's dims, and labels them in the order of each variable's: if a
-    variable with dims (b,) comes before one with dims (a, b), values of the latter stand beside wrong names. Where two
-    variables have the same dims in different orders, the later one is transposed.
+    ArviZ (1.3) stacks values in the order of the Dataset's dims, and labels them in the order of each variable's: after
+    a variable with dims (b,), values of one with dims (a, b) stand beside wrong names.
     """
     names = sorted(dataset.data_vars, key=lambda name: -dataset[name].ndim)
     dims = list(dict.fromkeys(d for name in names for d in dataset[name].dims))
@@ -284,10 +281,7 @@ def _predictors(model):
 
 
 def _are_same(one, other, is_computed=False):
-    """Return whether two arrays hold the same data, one of them perhaps in single precision.
-
-    Values that are computed from data, such as centered data, may differ by rounding.
-    """
+    """Return whether two arrays hold the same data, perhaps in single precision, or rounded where ``is_computed``."""
     floating = [x.dtype for x in (one, other) if x.dtype.kind == "f"]
     if one.shape != other.shape or not floating or not all(x.dtype.kind in "fiub" for x in (one, other)):
         return one.shape == other.shape and bool(np.all((one == other) | ((one != one) & (other != other))))

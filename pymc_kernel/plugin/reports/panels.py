@@ -6,8 +6,6 @@ from arviz_base import rcParams, xarray_sel_iter
 from arviz_base.labels import BaseLabeller
 
 WIDTH = 800.0  # dots; the column of text on GitHub and in notebooks is about as wide
-_COLUMNS = 3  # of panels
-_PANEL_HEIGHT = 230.0  # dots, with its title and axis
 
 # Where a legend stands: above the panels, which keep the whole width.
 _LEGENDS = {
@@ -31,7 +29,6 @@ _BOKEH_WITHIN = {
     "padding": 2,
     "spacing": 0,
 }
-_MOST_IN_A_LINE = 6  # entries of a legend of matplotlib, which does not break lines by itself
 
 
 class FlatLabeller(BaseLabeller):
@@ -59,9 +56,9 @@ def figure_arguments(height: float, backend: str | None) -> dict:
 
 def grid_arguments(num_panels: int, backend: str | None) -> dict:
     """Return the arguments of a collection that wraps panels, with room for them and no panel empty."""
-    rows = -(-num_panels // _COLUMNS)
+    rows = -(-num_panels // 3)
     columns = -(-num_panels // rows)
-    arguments = figure_arguments(_PANEL_HEIGHT * rows + 40.0, backend)
+    arguments = figure_arguments(230.0 * rows + 40.0, backend)  # with titles and axes, and a legend
     if (backend or rcParams["plot.backend"]) == "plotly":  # it would draw axes in empty cells
         arguments["vertical_spacing"] = 85.0 / arguments["figsize"][1]  # titles and axes; its default is a third of all
         cells = [{} if i < num_panels else None for i in range(rows * columns)]
@@ -73,7 +70,7 @@ def add_legend(collection, entries: dict[str, dict]) -> None:
     """Add a legend above all panels; ``entries`` are name -> properties of its line, or of its ``marker``."""
     place = _LEGENDS[collection.backend]
     if collection.backend == "matplotlib":
-        place = place | {"ncols": min(len(entries), _MOST_IN_A_LINE)}
+        place = place | {"ncols": min(len(entries), 6)}  # it does not break lines by itself
         entries = {name: line | ({"linestyle": "none"} if "marker" in line else {}) for name, line in entries.items()}
     else:  # ArviZ's legends of other backends show lines only
         entries = {name: {k: v for k, v in line.items() if k != "marker"} for name, line in entries.items()}
@@ -81,9 +78,8 @@ def add_legend(collection, entries: dict[str, dict]) -> None:
         place = _BOKEH_WITHIN
     if collection.backend == "plotly":  # its legends do not translate ``alpha``
         entries = {n: {"opacity" if k == "alpha" else k: v for k, v in line.items()} for n, line in entries.items()}
-    backend_of(collection).legend(
-        collection, list(entries.values()), list(entries), update_visuals=False, visual_kwargs={}, **place
-    )
+    place = place | {"update_visuals": False, "visual_kwargs": {}}
+    backend_of(collection).legend(collection, list(entries.values()), list(entries), **place)
 
 
 def scalars(dataset) -> dict:

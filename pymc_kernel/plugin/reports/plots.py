@@ -16,9 +16,6 @@ from pymc_kernel.embeddings import FittedRule, RuleCalibration
 from pymc_kernel.plugin.arguments import RandomSeed
 from pymc_kernel.plugin.reports.panels import add_legend, grid_arguments
 
-_QUANTILES = (0.005, 0.995)  # of the draws, between which the plane is drawn
-_PIXELS = 150  # a side: sharp at the default size of the figure
-
 
 def plot_score(
     surrogate: Any,
@@ -37,19 +34,10 @@ def plot_score(
     draws : array_like (..., d)
         On the unconstrained scale: ``pk.unconstrained_draws(idata, model)``.
     dims : pair of int
-        The coordinates of the picture; the others are held at their medians.
+        The coordinates of the picture (``ValueError`` if there are none such); the others are held at their medians.
     num_arrows : int
         In each direction.
     ax : matplotlib.axes.Axes, optional
-
-    Returns
-    -------
-    matplotlib.axes.Axes
-
-    Raises
-    ------
-    ValueError
-        Where a coordinate does not exist.
 
     Examples
     --------
@@ -67,12 +55,12 @@ def plot_score(
     if len(set(dims)) != 2 or not all(isinstance(i, int | np.integer) and 0 <= i < d for i in dims):
         raise ValueError(f"dims must be two different coordinates from 0 to {d - 1}, got {dims!r}.")
     horizontal, vertical = dims
-    ranges = np.quantile(draws[:, list(dims)], _QUANTILES, axis=0).T
+    ranges = np.quantile(draws[:, list(dims)], (0.005, 0.995), axis=0).T
     middle = np.median(draws, axis=0)
     places = _plane(middle, dims, ranges, num_arrows)[2]
     score = surrogate.score(places)
-    across, up, pixels = _plane(middle, dims, ranges, _PIXELS)
-    level = surrogate.log_density(pixels).reshape(_PIXELS, _PIXELS)
+    across, up, pixels = _plane(middle, dims, ranges, 150)  # sharp at the default size of the figure
+    level = surrogate.log_density(pixels).reshape(len(up), len(across))
     # In units of the plot, with the square root of the length: scores in the tails would hide all others.
     arrows = score[:, list(dims)] * np.ptp(ranges, axis=1)
     length = np.linalg.norm(arrows, axis=1, keepdims=True)
@@ -97,13 +85,9 @@ def _plane(middle, dims, ranges, num):
 
 
 # For each group: the dimension of its statistics, and those that are plotted.
-_STATISTICS = {
-    "smc_stats": (
-        "stage",
-        ("inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment"),
-    ),
-    "pmc_stats": ("iteration", ("effective_share", "log_evidence_of_iteration", "drift", "mean_scale")),
-}
+_BY_STAGE = "inverse_temperature", "ess_share", "accept", "correlation", "moves", "log_evidence_increment"
+_BY_ITERATION = "effective_share", "log_evidence_of_iteration", "drift", "mean_scale"
+_STATISTICS = {"smc_stats": ("stage", _BY_STAGE), "pmc_stats": ("iteration", _BY_ITERATION)}
 _TITLES = {"ess_share": "effective share", "accept": "acceptance rate", "log_evidence_increment": "log evidence added"}
 
 
@@ -117,18 +101,9 @@ def plot_smc(
     data : DataTree
         From ``pk.sample_smc`` or ``pk.sample_pmc``.
     var_names : list of str, optional
-        Statistics of ``smc_stats`` or ``pmc_stats`` by stage or iteration.
+        Statistics of ``smc_stats`` or ``pmc_stats`` by stage or iteration; another name is a ``ValueError``.
     backend
         As in :func:`plot_ksd`.
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
-
-    Raises
-    ------
-    ValueError
-        Where the statistics are missing, or a name is not one of them.
 
     Examples
     --------
@@ -175,6 +150,8 @@ def plot_calibration(
 ) -> azp.PlotCollection:
     """Plot how well the posteriors of a fitted rule cover: deviations of ranks from uniform, with a test.
 
+    There is a panel for each latent and, unless ``coverage``, one for the joint regions ("TARP").
+
     Parameters
     ----------
     calibration : pymc_kernel.embeddings.FittedRule or pymc_kernel.embeddings.RuleCalibration
@@ -187,11 +164,6 @@ def plot_calibration(
         Of the cases and draws for the calibration of a rule.
     **kwargs
         Passed to ``arviz_plots.plot_ecdf_pit``.
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
-        A panel for each latent and, unless ``coverage``, one for the joint regions ("TARP").
 
     Examples
     --------

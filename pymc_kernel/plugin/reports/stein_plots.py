@@ -15,16 +15,17 @@ from pymc_kernel.plugin.reports.stein_uses import stein_thin
 from pymc_kernel.plugin.warn import warn_user
 
 _JOINT = "all together"
-_BAND = (0.05, 0.95)  # quantiles under the null
 _BAND_COLOR = "C0"
 _OWN_COLOR = "C1"
-_ROW_HEIGHT = 24.0  # dots
-_MOST_ROWS = 40  # that are legible on one page
-_GAP = 0.6  # rows between the joint result and the parameters'
 
 
 def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.PlotCollection:
     """Plot the kernel Stein discrepancy beside its null distribution, a row for each parameter.
+
+    The first row is the test of all parameters together; below it, set apart, is a row for each parameter: its
+    statistic as a point, the central 90 % under random signs as a bar, and the p-value, corrected for all rows. Each
+    row is in units of the median of its bar, so rows can be compared. With more than 40 parameters, only those with the
+    largest statistics in these units are shown.
 
     Parameters
     ----------
@@ -34,14 +35,6 @@ def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.
         As everywhere in ArviZ.
     **arguments
         Passed to ``pk.ksd_test``: ``model``, ``var_names`` and so on.
-
-    Returns
-    -------
-    arviz_plots.PlotCollection
-        One panel. The first row is the test of all parameters together; below it, set apart, is a row for each
-        parameter: its statistic as a point, the central 90 % under random signs as a bar, and the p-value, corrected
-        for all rows. Each row is in units of the median of its bar, so rows can be compared. With more than 40
-        parameters, only those with the largest statistics in these units are shown.
 
     Examples
     --------
@@ -55,7 +48,7 @@ def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.
     """
     report = data if isinstance(data, diagnostics.KSDReport) else diagnostics.ksd_test(data, **arguments)
     own, band, p_values, y, heights = _rows(report)
-    figure = figure_arguments(_ROW_HEIGHT * (len(heights) + _GAP) + 130.0, backend)
+    figure = figure_arguments(24.0 * (heights[_JOINT] + 1.0) + 130.0, backend)
     collection = azp.PlotCollection.wrap(own, cols=[], backend=backend, figure_kwargs=figure)
     ends = [float(end) for one in (own, band) for v in one.data_vars.values() for end in (v.min(), v.max())]
     low, high = np.nanmin(ends), np.nanmax(ends)
@@ -71,27 +64,28 @@ def plot_ksd(data: Any, *, backend: str | None = None, **arguments: Any) -> azp.
     return collection
 
 
-def _rows(report):
+def _rows(report, most=40):
     """Return what a picture of discrepancies shows, in units of the medians of their null distributions.
 
     Datasets: the discrepancies, their null distributions' quantiles, p-values and heights of the rows. Rows that are
-    left out have NaN in all of them. Then the heights by the labels of the rows.
+    left out, since no more than ``most`` are legible, have NaN in all of them. Then the heights by the labels of the
+    rows.
     """
     null = xr.Dataset({_JOINT: ("replicate", report.test.null), **np.sqrt(report.null).data_vars})
     own = xr.Dataset({_JOINT: report.ksd, **np.sqrt(report.margins).data_vars})
     p_values = xr.Dataset({_JOINT: report.p_value, **report.p_values.data_vars})
     middle = null.median("replicate")
-    own, band = own / middle, (null / middle).quantile(_BAND, dim="replicate")
+    own, band = own / middle, (null / middle).quantile((0.05, 0.95), dim="replicate")
     places = scalars(own)
     sizes = {label: float(own[name].sel(place)) for label, (name, place) in places.items() if name != _JOINT}
-    shown = set(sorted(sizes, key=sizes.get, reverse=True)[:_MOST_ROWS])
+    shown = set(sorted(sizes, key=sizes.get, reverse=True)[:most])
     if len(shown) < len(sizes):
         warn_user(
-            f"{len(sizes)} parameters are too many for one picture: the {_MOST_ROWS} whose discrepancy is largest are "
+            f"{len(sizes)} parameters are too many for one picture: the {most} whose discrepancy is largest are "
             "shown. Choose others by var_names= and coords=."
         )
     in_order = [label for label in sizes if label in shown]
-    heights = {_JOINT: len(shown) + _GAP} | {label: len(shown) - 1.0 - i for i, label in enumerate(in_order)}
+    heights = {_JOINT: len(shown) + 0.6} | {label: len(shown) - 1.0 - i for i, label in enumerate(in_order)}
     y = xr.full_like(own, np.nan)
     for label, height in heights.items():
         name, place = places[label]
@@ -103,7 +97,7 @@ def _add_names(collection, heights, start, stop):
     """Label the rows, the axis and the colors."""
     backend, panel, top = backend_of(collection), collection.get_target(None, {}), heights[_JOINT]
     backend.yticks(list(heights.values()), list(heights), panel)
-    backend.hline(top - 0.5 * (1.0 + _GAP), panel, color="B3", width=1)
+    backend.hline(top - 0.8, panel, color="B3", width=1)  # halfway to the next row
     backend.text(stop, top + 1.0, "p-value", panel, color="B1", horizontal_align="right")
     backend.xlim((start, stop + 0.01 * (stop - start)), panel)
     backend.ylim((-0.8, top + 1.6), panel)
@@ -116,6 +110,8 @@ def plot_stein_thin(
     data: Any, num_points: int = 50, *, max_parameters: int = 5, backend: str | None = None, **selection: Unpack[Scored]
 ) -> azp.PlotMatrix:
     """Plot pairs of parameters with the draws that Stein thinning chooses.
+
+    Names are on the diagonal; below it all draws and the chosen ones, above it only the chosen ones.
 
     Parameters
     ----------
@@ -130,11 +126,6 @@ def plot_stein_thin(
     **selection
         As in ``pk.stein_thin``: ``model``, ``var_names`` and so on. Draws are chosen by the selected variables, which
         are plotted.
-
-    Returns
-    -------
-    arviz_plots.PlotMatrix
-        Names on the diagonal; below it all draws and the chosen ones, above it only the chosen ones.
 
     Examples
     --------

@@ -1,8 +1,4 @@
-"""Scores of a model without a gradient, learned from log densities that the run holds or the model evaluates.
-
-A surrogate is fitted to log densities at the draws, and judged at held-out draws; the mathematics is in
-``scores/held_out.py``.
-"""
+"""Scores of a model without a gradient, learned from log densities at the draws by ``scores/held_out.py``."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -14,6 +10,7 @@ import xarray as xr
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.model.estimated import estimated_terms
 from pymc_kernel.plugin.model.interpreter import QUICK
+from pymc_kernel.plugin.model.log_density import SAME_NATS
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.scores import HeldOutScores, chain_folds, held_out_scores
 
@@ -26,7 +23,6 @@ _MOST_DRAWS = 4000  # that a surrogate is fitted to; more of them add nothing bu
 _FEWEST_DRAWS = 50  # for four folds of a fit
 _LOG_DENSITIES = ("log_density", "lp")  # in sample_stats: by steps along an emulated model, by all other steps
 _NUM_COMPARED = 8  # draws at which a log density of the run is compared with the model's
-_LOG_DENSITY_TOLERANCE = 0.01  # difference of log densities that is more than rounding
 _LEAST_OVERLAP = 0.95  # of surrogate and posterior, as an effective share of the weights
 _LARGEST_ERROR = 0.2  # of the score; with both bounds, verdicts agreed with those by gradients, see the benchmark
 _LARGEST_NOISY_ERROR = 0.1  # noisy weights correct less of the error: above it, correct draws were rejected too often
@@ -37,12 +33,8 @@ _MIN_EFFECTIVE_DRAWS = 100.0  # effective number of weighted draws
 class LearnedScores(HeldOutScores):
     """Scores of a surrogate of a model at its draws, and how accurate they are.
 
-    Attributes
-    ----------
-    num_evaluations : int
-        Evaluations of the model made for the fit; the other values were in the run.
-    noisy : bool
-        Whether log densities are estimates; then ``log_density_error`` and ``overlap`` include their noise.
+    ``num_evaluations`` of the model were made for the fit; the other values were in the run. If ``noisy``, log
+    densities are estimates, whose noise ``log_density_error`` and ``overlap`` include.
     """
 
     num_evaluations: int
@@ -161,6 +153,6 @@ def _of_the_run(stats, positions, evaluate, noisy):
         # Other steps of a compound may have moved the chain afterwards, or the draws or the model may have changed.
         rows = np.unique(np.linspace(0, len(flat) - 1, _NUM_COMPARED).astype(int))
         there = evaluate(flat[rows])
-        if np.ptp(values[rows] - there) <= _LOG_DENSITY_TOLERANCE + 1e-9 * np.abs(there).max():
+        if np.ptp(values[rows] - there) <= SAME_NATS + 1e-9 * np.abs(there).max():
             return values
     return None

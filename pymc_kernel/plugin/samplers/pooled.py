@@ -88,10 +88,8 @@ def sample_khmc(
 
     Raises
     ------
-    ValueError
-        For a tuning phase that is too short to learn from, and for settings of ``pm.sample`` that cannot be met.
-    TypeError
-        For a ``step`` without exactly one :class:`KernelHMC`, and for unknown arguments.
+    ValueError, TypeError
+        For settings of ``pm.sample`` that cannot be met, and for a ``step`` without exactly one :class:`KernelHMC`.
     NonFiniteStartError
         Where no start with a finite log density was found.
 
@@ -102,16 +100,14 @@ def sample_khmc(
     parameters; ``tune`` draws follow the emulated model and cost no evaluation, and statistics are those of that step.
     This applies without ``step`` and ``initvals``, and if, after ``tune`` evaluations, the emulated model is within a
     distance of one half or moves group by group. No black box may have more than half as many inputs as the model has
-    parameters: with more, little is gained, and a search from few places may end in a lesser mode.
+    parameters.
 
     Estimated likelihoods, one for each group (:class:`EstimatedLikelihood`), are learned in the same way, from two
-    estimates at each place. Chains then move group by group and keep the estimates of the others
-    (:class:`EmulatedNUTS`): with twelve groups, a move depends on the noise of one, not of all twelve. The search ends
-    when its error is below a third of the noise.
+    estimates at each place, until the error is below a third of the noise. Chains then move group by group and keep the
+    estimates of the others (:class:`EmulatedNUTS`).
 
-    Otherwise the whole log density is learned, which needs values along every direction in which it is not quadratic.
-    This suits a dozen parameters, or more if the posterior is nearly Gaussian and tuning is long. It does not suit many
-    groups of parameters with scales of their own: a hierarchy of 31 parameters had an R-hat of 2.
+    Otherwise the whole log density is learned. This suits a dozen parameters, or more if the posterior is nearly
+    Gaussian and tuning is long; it does not suit many groups of parameters with scales of their own.
 
     At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
     other and miss what lies beyond. One warning for all chains reports this, missing parts that the weights of the
@@ -162,12 +158,9 @@ def sample_khmc(
         step.learned, ends = _tune_together(step, starts, tune, rng, progressbar)
         if kernel_hmc.is_dropped(step.learned):
             warn_user(f"sample_khmc: {DROPPED}")
-        took = {
-            "tuning_steps": int(tune),
-            "tuning_time": time.perf_counter() - began,
-            "tuning_evaluations": spent + step.density.calls - before,
-            "tuning_raised": step.density.num_raised - raised,
-        }
+        took = {"tuning_steps": int(tune), "tuning_time": time.perf_counter() - began}
+        took["tuning_evaluations"] = spent + step.density.calls - before
+        took["tuning_raised"] = step.density.num_raised - raised
         idata = pm.sample(draws, tune=0, step=step, initvals=initvals_at(model, ends), **settings)
     groups = getattr(idata, "children", {})
     for name in {"posterior", "sample_stats"} & set(groups):
@@ -193,13 +186,9 @@ def _along_emulated(model, emulated, draws, tune, rng, began, settings) -> xr.Da
     if "stuck" in groups.get("sample_stats", ()):
         report_stuck_groups(groups["sample_stats"], emulation.noise_sd)
     for name in {"posterior", "sample_stats"} & set(groups):
-        groups[name].attrs |= {
-            "tuning_steps": tune,
-            "tuning_time": time.perf_counter() - began,
-            "tuning_evaluations": emulation.num_evaluations,
-            "tuning_raised": emulation.num_failed,
-            "distance": emulation.distance,
-        }
+        groups[name].attrs |= {"tuning_steps": tune, "tuning_time": time.perf_counter() - began}
+        groups[name].attrs |= {"tuning_evaluations": emulation.num_evaluations, "tuning_raised": emulation.num_failed}
+        groups[name].attrs["distance"] = emulation.distance
     return idata
 
 
@@ -284,8 +273,8 @@ def _pooled_step(model, step, compile_kwargs) -> tuple[list, KernelHMC]:
 def _starts(model, step, initvals, chains, tune, rng) -> list[np.ndarray]:
     """Return a position (d,) for each chain at which the density is finite.
 
-    It is a position of a block's pilot simulations; or the initial point or a draw from the prior, chosen by their
-    likelihood; or PyMC's initial point, jittered, if values are given or the prior cannot be drawn from.
+    It is that of a block's pilot simulation; or the initial point or a prior draw, chosen by likelihood; or PyMC's
+    initial point, jittered, if values are given or the prior cannot be drawn from.
     """
     given = [initvals] * chains if initvals is None or isinstance(initvals, Mapping) else list(initvals)
     if len(given) != chains:

@@ -82,14 +82,11 @@ def sample_pmc(
     ValueError
         For settings out of range, or particles that all have likelihood zero.
 
-    Warns
-    -----
-    UserWarning
-        If the Pareto shape is above 0.7, so that weights and evidence cannot be trusted; and if summaries that
-        :class:`SyntheticLikelihood` assumes normal are not (by up to 1,000 new estimates).
-
     Notes
     -----
+    It warns if the Pareto shape is above 0.7, so that weights and evidence cannot be trusted; and if summaries that
+    :class:`SyntheticLikelihood` assumes normal are not (by up to 1,000 new estimates).
+
     The evidence comes from the last half of the iterations, whose proposals have been learned. An interrupt returns the
     iterations so far; with several chains, the finished ones, or all cut to the length of the last, whichever keeps
     more.

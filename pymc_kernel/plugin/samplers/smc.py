@@ -38,14 +38,12 @@ class ParticleKernel(SMC_KERNEL):
         self, moves, *, threshold=0.5, schedule=None, min_moves=4, max_moves=None, correlation=0.2,
         importance=True, executor=None, compile_kwargs=None, **kwargs,
     ):  # fmt: skip
-        self.config = tempering.Config(
-            moves, threshold, schedule, min_moves, max_moves, correlation, importance=importance
-        )
+        config = tempering.Config(moves, threshold, schedule, min_moves, max_moves, correlation, importance=importance)
         model = pm.modelcontext(kwargs.get("model"))
         # A model that cannot be sampled is refused here, before PyMC compiles it, too.
         self.evaluate = compile_particle_density(model, type(self).__name__, compile_kwargs, executor)
-        if self.evaluate.estimated and isinstance(moves, Hamiltonian):
-            self.config = replace(self.config, moves=replace(moves, noisy=True))
+        is_noisy = self.evaluate.estimated and isinstance(moves, Hamiltonian)
+        self.config = replace(config, moves=replace(moves, noisy=True)) if is_noisy else config
         # PyMC's own functions are never called.
         super().__init__(threshold=threshold, compile_kwargs={"mode": "FAST_COMPILE"}, **kwargs)
         if not self.start:
@@ -113,12 +111,8 @@ class ParticleKernel(SMC_KERNEL):
 
     def sample_settings(self):
         """Return the settings, for the attributes of the result."""
-        return {
-            "_n_draws": self.draws,
-            "threshold": self.config.threshold,
-            "smc_kernel": type(self).__name__,
-            "surrogate": int(isinstance(self.config.moves, Hamiltonian)),
-        }
+        settings = {"_n_draws": self.draws, "threshold": self.config.threshold, "smc_kernel": type(self).__name__}
+        return settings | {"surrogate": int(isinstance(self.config.moves, Hamiltonian))}
 
 
 class ASMC(ParticleKernel):
@@ -199,9 +193,7 @@ class KASMC(ParticleKernel):
         **kwargs: Any,
     ) -> None:
         kernel = Gaussian("median") if proposal_kernel is None else proposal_kernel
-        config = kameleon.Config(
-            kernel, num_basis, isotropic_share, gamma, scale, target_accept=target_accept, whiten=whiten
-        )
+        config = kameleon.Config(kernel, num_basis, isotropic_share, gamma, scale, True, target_accept, whiten)
         super().__init__(moves.Kameleon(config, learning_rate), **kwargs)
 
 

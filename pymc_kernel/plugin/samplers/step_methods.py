@@ -23,6 +23,9 @@ _ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is on
 _LEAST_TUNING = 100  # tuning draws of kernel HMC: with fewer there is one fit to a few points, or none
 
 _SHARED_PARAMETERS = """
+    target_accept : float or "auto"
+        Acceptance rate that the scale is tuned to. "auto" is .234, or for an estimated likelihood the best rate under
+        its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     adaptation : {"tuning", "vanishing"}
         Whether learning ends with the tuning phase, after which the chain is an ordinary Metropolis-Hastings
         chain (default), or goes on with ever smaller steps. With ``tune=0`` and the default nothing is learned.
@@ -63,9 +66,6 @@ class AdaptiveMetropolis(RandomWalkStep):
         What is adapted. With both False this is plain Metropolis.
     scale : float, optional
         Factor on the proposal's standard deviation, initially 2.38 / sqrt(d).
-    target_accept : float or "auto"
-        Acceptance rate that the scale is tuned to. "auto" is .234, or for an estimated likelihood the best rate under
-        its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     {parameters}
 
     Notes
@@ -124,9 +124,6 @@ class KAMH(RandomWalkStep):
         Of the proposal at the start, in units of the learned spread; 2.38 / sqrt(d) by default.
     learn_scale : bool
         Whether the scale is tuned to ``target_accept``.
-    target_accept : float or "auto"
-        Acceptance rate that the scale is tuned to. "auto" is .234, or for an estimated likelihood the best rate under
-        its noise, which is measured while tuning: .1 for a standard deviation of 1.5.
     whiten : bool
         Whether the kernel acts in coordinates in which the chain's past has unit covariance.
     {parameters}
@@ -211,21 +208,15 @@ class KernelHMC(TransitionStep):
     (leave-one-out error of the values in units of the log density, or the held-out score-matching loss), ``log_weight``
     (log density minus surrogate at the draw; NaN where the density is estimated or no surrogate is used).
 
-    Where the values of the log density say that, given one coordinate, the others are normal, with a mean and a scale
-    that depend on it, the surrogate is learned in coordinates that are straightened accordingly: in funnels,
-    hierarchies in centered form, bananas and products, of up to 30 dimensions.
+    A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone; its end, nearly
+    independent of the start, is one proposal. In up to 30 dimensions the surrogate is learned in coordinates in which
+    funnels, centered hierarchies, bananas and products are straight. After tuning everything is frozen. Learning takes
+    some seconds per chain (O(n^3) for at most 1,000 points, twenty times), so it pays if an evaluation costs more than
+    about a millisecond. With ``cores=1`` ``step.surrogate`` is afterwards that of the last chain; for any run,
+    ``pk.scores.Values().fit(draws, log_density)`` fits one to unconstrained draws and ``sample_stats["lp"]``.
 
-    A surrogate move is a chain of trajectories, each accepted or rejected by the surrogate alone; its end is one
-    proposal. The number of trajectories is chosen on the surrogate, so that the end is nearly independent of the start.
-    After tuning everything is frozen. Learning takes some seconds per chain (O(n^3) for at most 1,000 points, twenty
-    times), so it pays if an evaluation costs more than about a millisecond. With ``cores=1`` ``step.surrogate`` is
-    afterwards that of the last chain; for any run, ``pk.scores.Values().fit(draws, log_density)`` fits one to
-    unconstrained draws and ``sample_stats["lp"]``.
-
-    Surrogate moves never enter regions where the surrogate is far too low, as in the neck of a funnel, and chains that
-    miss them look well mixed. So at the last draw of a chain the ratios of the density to the surrogate are judged
-    like importance weights, by the Pareto shape of their tail; a warning says if a part of the posterior is likely to
-    be missing.
+    Surrogate moves never enter regions where the surrogate is far too low, as in the neck of a funnel. At the last draw
+    of a chain a warning says if a part of the posterior is likely to be missing, by the tail of the log weights.
 
     Source: Strathmann et al. (2015); Strathmann (2018), chapter 4; Rasmussen (2003) for values.
 

@@ -56,9 +56,7 @@ def sample_surrogate(
     tolerance : float
         Stop early once the distance is known to be below this. Zero: never.
     start : mapping, sequence of mappings, DataTree or ndarray (n, d), optional
-        First places: values by variable name, as in PyMC's ``initvals`` or from ``pm.find_MAP`` (places around them are
-        added); or draws of the model; or an array on the unconstrained scale. By default the model's initial point and
-        draws of the prior, as many as :func:`emulate` takes.
+        First places, as in :func:`emulate`.
     executor : concurrent.futures.Executor or int, optional
         None: in this process. A number: that many worker processes. Or any executor, of threads or processes, Dask's
         ``client.get_executor()``, MPI's. The places of a batch go to whichever worker is free.
@@ -97,13 +95,10 @@ def sample_surrogate(
         For settings out of range; where a log likelihood that is learned as a whole has more than fifteen parameters;
         and where too few evaluations have a density to learn from; the message has the first error.
 
-    Warns
-    -----
-    UserWarning
-        As in :func:`emulate` and ``pm.sample``.
-
     Notes
     -----
+    It warns as :func:`emulate` and ``pm.sample`` do.
+
     Besides the statistics of NUTS, ``sample_stats`` has ``distance``, the total variation distance between the joint
     distributions of the draws and the posterior, and ``effective_share``, that of importance weights, both as in
     :class:`Emulation`; ``num_evaluations`` and ``num_failed``. Distances of marginal distributions are smaller. Neither
@@ -111,7 +106,7 @@ def sample_surrogate(
     begins elsewhere. ``round_stats`` has the same after each round.
 
     If NUTS chains stay in separate modes, tempered particles, which weigh modes, draw instead: an independent
-    population for each chain. Exact draws still come from NUTS, and R-hat shows if its chains stay apart.
+    population for each chain. Exact draws still come from NUTS.
 
     Evaluations that fail count as places without density. No draw is nearer to such a place than to one with a density,
     so a posterior can have an edge. Estimated likelihoods (:func:`EstimatedLikelihood`) are learned with their noise,

@@ -76,9 +76,7 @@ class TransitionStep(ArrayStepShared):
         # In the order of PyMC's points, which is that of positions, whatever the order of ``vars``.
         value_vars = [v for v in model.value_vars if v in chosen]
         if not value_vars:
-            raise ValueError(
-                f"{type(self).__name__} samples continuous variables, and the model has none that are free."
-            )
+            raise ValueError(f"{type(self).__name__} samples continuous variables, and the model has none free.")
         if initial_point is None:
             initial_point = model.initial_point()
         self.density = compile_log_density(model, value_vars, initial_point, type(self).__name__, compile_kwargs)
@@ -92,8 +90,7 @@ class TransitionStep(ArrayStepShared):
         config = replace(config, noisy=bool(self.density.estimated))
         if self.prior is not None and config.learns_covariance and config.covariance is None:
             config = replace(config, covariance=np.diag(self.prior.scales**2))
-        self.config = config
-        self.adaptation = adaptation
+        self.config, self.adaptation = config, adaptation
         super().__init__(value_vars, self.density.shared, blocked=blocked, rng=rng)
         if self.density.estimated:
             names = (*self.density.shares, *self.density.failure_names, "log_estimate_variance")
@@ -104,17 +101,12 @@ class TransitionStep(ArrayStepShared):
         self._transition_module.init(np.zeros(len(self.coordinates)), 0.0, config)
         self._start(num_tune=0, num_draws=0)
 
-    # -- life of a chain ----------------------------------------------------------------------------
-
     def _start(self, num_tune: int, num_draws: int) -> None:
-        self.tune = True
+        self.tune, self.warned, self.known = True, False, self.tried
         self.num_tune, self.num_draws = num_tune, num_draws
         self.transition = self.returned = None
-        self.warned = False
-        self.draw = self.raised = 0
+        self.draw, self.raised, self.counted = 0, 0, self.density.calls
         self.log_weights, self.visited = [], []
-        self.counted = self.density.calls
-        self.known = self.tried
         self.density.seed(self.rng)
 
     def setup_chain(self, rng, tune: int, draws: int) -> None:
@@ -131,8 +123,6 @@ class TransitionStep(ArrayStepShared):
     @noise.setter
     def noise(self, generators):
         self.density.noise = generators
-
-    # -- one draw -----------------------------------------------------------------------------------
 
     def step(self, point):
         """Return the next point; the other variables are remembered, to notice when they have changed."""
@@ -207,10 +197,7 @@ class TransitionStep(ArrayStepShared):
         return self._transition_module.relocate(state, position, log_density)
 
     def first_estimate(self, position: np.ndarray) -> float:
-        """Return the log density where a chain begins; an estimate of zero is drawn again, up to twenty times.
-
-        This introduces no bias: a chain converges to the same distribution from any start.
-        """
+        """Return the log density where a chain begins; an estimate of zero is drawn again, up to twenty times."""
         for _ in range(STARTS_TRIED if self.density.estimated else 1):
             log_density = self.density(position)
             if math.isfinite(log_density):
@@ -218,10 +205,7 @@ class TransitionStep(ArrayStepShared):
         return log_density
 
     def _better_start(self, position, log_density):
-        """Return the start: the given position or, if that is PyMC's initial point, a likely draw from the prior.
-
-        If a block has pilot simulations, it is the position of one of them, if more likely than the given one.
-        """
+        """Return the start: the given position, or for PyMC's a likely prior draw, or a likelier pilot simulation."""
         is_default = self.prior is not None and np.array_equal(position, self.prior.default)
         is_better = False
         if self.tune and self.density.starts is not None:
@@ -288,8 +272,6 @@ class TransitionStep(ArrayStepShared):
             words.append(normality_warning(simulated, self.coordinates))
             words.append(raised_warning(self.raised, self.num_draws, self.density.error))
         return words
-
-    # -- PyMC's progress bar ---------------------------------------------------------------------------
 
     _progressbar_config = staticmethod(progress_columns)
     _make_progressbar_update_functions = staticmethod(progress_updates)

@@ -64,16 +64,9 @@ class LearnedFeatures:
 
     @one_blas_thread
     def fit(self, latent, observed, weights=None, *, rng=None, progressbar: bool = True) -> "FittedFeatures":
-        """Return the features learned from pairs.
+        """Return the features learned from pairs: latent (n, p), observed (n, q).
 
-        Parameters
-        ----------
-        latent : array_like (n, p)
-        observed : array_like (n, q)
-        weights : array_like (n,), optional
-            Of the pairs, such as importance weights; equal by default.
-        rng : int or numpy.random.Generator, optional
-        progressbar : bool
+        They may have weights (n,), such as importance weights. ``rng`` is a number or a ``numpy.random.Generator``.
         """
         latent, observed = as_points(latent, "latent"), as_points(observed, "observed")
         check_pairs(latent=latent, observed=observed)
@@ -165,17 +158,11 @@ class LearnedFeatures:
 class FittedFeatures:
     """Features of observations by a trained network.
 
-    Attributes
-    ----------
-    function : callable
-        From scaled observations to features.
-    mean, scale : ndarray (q,)
-        Of the training observations.
-    losses : ndarray (epochs, 2)
-        Of training and validation, as shares of the loss without any feature.
+    ``mean`` and ``scale`` (q,) are those of the training observations. ``losses`` (epochs, 2) are of training and
+    validation, as shares of the loss without any feature.
     """
 
-    function: Callable[..., np.ndarray]
+    function: Callable[..., np.ndarray]  # from scaled observations to features
     mean: np.ndarray
     scale: np.ndarray
     losses: np.ndarray

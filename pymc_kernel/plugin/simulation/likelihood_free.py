@@ -116,14 +116,10 @@ def sample_likelihood_free(
     effective number of earlier simulations where a round simulates is at least 5 d + 10, and 1.5 % of all. An interrupt
     returns the posterior from the simulations that are finished.
 
-    If some simulations fail, the probability of failure given the parameters is learned by a regression on the same
-    features (logit or complementary log-log link, whichever is likelier). The likelihood is multiplied by the
-    probability of not failing, because the data were observed. If the data are whole numbers that many simulations
-    share (all failures, no event at all, rounded numbers), the probability of exactly these data is learned likewise,
-    as a correction of their density, if held-out simulations favor it.
-
-    Summaries that are linear functions of earlier ones, such as copies, sums, or the last of several counts with a
-    total, are left out: they add no information.
+    If some simulations fail, the likelihood is multiplied by the learned probability of not failing, because the data
+    were observed. If the data are whole numbers that many simulations share, the probability of exactly these data is
+    learned likewise, as a correction of their density, if held-out simulations favor it. Summaries that are linear
+    functions of earlier ones, such as copies, sums, or the last of several counts with a total, are left out.
 
     ``learning_error`` is the largest standard deviation between chains of posterior means (in posterior standard
     deviations), ``spread_learning_error`` that of logarithms of the spreads: the standard errors due to the limited

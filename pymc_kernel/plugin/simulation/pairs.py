@@ -26,13 +26,11 @@ Summary = Callable[[np.ndarray], np.ndarray] | Mapping[str, Callable[[np.ndarray
 """Summaries of data sets: a function of the observed variable's array, or one for each observed variable by name."""
 
 
-def learned_from(
-    simulations, num_simulations, summary, model, who, rng, executor, progressbar
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, xr.DataTree]:
-    """Return the pairs that a method learns from, of stored or new simulations, the data, and the simulations.
+def learned_from(simulations, num_simulations, summary, model, who, rng, executor, progressbar) -> tuple:
+    """Return what a method learns from, by stored or new simulations, and these, after checks that need none.
 
-    The arrays are parameters (n, d) on the unconstrained scale, summaries (n, q) of the data simulated from them, NaN
-    for simulations that failed, and summaries (q,) of the observed data. Checks that need no simulations come first.
+    That is parameters (n, d) on the unconstrained scale, summaries (n, q) of the data simulated from them, NaN where
+    that failed, and summaries (q,) of the observed data.
     """
     if simulations is not None and not isinstance(simulations, xr.DataTree):
         raise TypeError(
@@ -113,9 +111,8 @@ def simulated_by(model: pm.Model, rng, executor, progressbar, **arguments) -> xr
     seed = int(rng.integers(2**31))
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Potentials")
-        return simulate(
-            executor=executor, max_failures=1.0, model=model, random_seed=seed, progressbar=progressbar, **arguments
-        )
+        arguments |= {"executor": executor, "max_failures": 1.0, "progressbar": progressbar}
+        return simulate(model=model, random_seed=seed, **arguments)
 
 
 def simulated_pairs(simulations: xr.DataTree, model: pm.Model, summary: Summary | None):
@@ -159,9 +156,7 @@ def warn_of_failed_pairs(failed: int, total: int, consequence: str = "") -> None
         )
 
 
-def learned_groups(
-    model: pm.Model, positions: np.ndarray, shape: tuple[int, int], simulations: xr.DataTree
-) -> dict[str, xr.Dataset]:
+def learned_groups(model: pm.Model, positions, shape: tuple[int, int], simulations: xr.DataTree) -> dict:
     """Return the groups of a result: ``posterior`` from unconstrained positions (chains * draws, d), data and more."""
     return {
         "posterior": draws_group(model, positions.reshape(*shape, -1)),

@@ -84,18 +84,14 @@ def simulate(
         "interrupt" or "executor"). With a store, arrays are read from it when they are used. :func:`sample_kbr` takes
         the result.
 
-    Raises
-    ------
-    ValueError
-        For a store made with another model, seed or batch size; the message says what differs.
-
     Notes
     -----
     Each batch, and each draw in a batch, has its own seed: results are bit for bit the same for any executor, any order
     and any number of restarts. An interrupt returns the finished batches.
 
     The store recognizes a model by its graph, its constants and the code of its simulators, not by what a simulator
-    reads from files or other modules. Failed draws stay failed; lost batches are tried again by the next run.
+    reads from files or other modules; with another model, seed or batch size it is a ``ValueError`` that says what
+    differs. Failed draws stay failed; lost batches are tried again by the next run.
 
     Workers are sent the model's graph once a batch, and compile it once.
 
@@ -186,9 +182,7 @@ def _given_values(given, graph):
     for variable in graph.free:
         rows = rows_of(given[variable.name])
         if rows.ndim - 1 != variable.ndim:
-            raise ValueError(
-                f"{variable.name!r} has {variable.ndim} dimensions in the model and {rows.ndim - 1} in given."
-            )
+            raise ValueError(f"{variable.name!r} has {variable.ndim} dimensions in the model, not {rows.ndim - 1}.")
         values.append(np.ascontiguousarray(rows, dtype=variable.dtype))
     return values
 
@@ -274,7 +268,7 @@ def simulate_batch(sampler: Remote, specs, batch_size, entropy, timeout, retries
 def _run(keeper, task, parameters, executor, retries, max_in_flight, progressbar) -> tuple[str | None, str, int]:
     """Simulate the batches that are left; return the first error, what ended the run early, and deaths of workers.
 
-    If no batch is finished, the interrupt or the loss of workers is raised; otherwise it becomes a warning.
+    If no batch is finished, what ended it is raised.
     """
     left = [int(i) for i in keeper.left()]
     sizes = {i: keeper.rows(i).stop - keeper.rows(i).start for i in left}
