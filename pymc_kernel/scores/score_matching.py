@@ -48,10 +48,7 @@ def base_measure(name: str, x: np.ndarray, weights: np.ndarray) -> BaseMeasure:
         raise ValueError(f'base must be "uniform" or "gaussian", got {name!r}.')
     inside = x[weights > 0.0]
     if (inside == inside[0]).all():
-        raise ValueError(
-            "the points of x all coincide, so that the Gaussian base measure has no spread: give others, or "
-            'base="uniform".'
-        )
+        raise ValueError('the points of x all coincide, so that a Gaussian base has no spread: take base="uniform".')
     mean = weights @ x
     difference = x - mean
     covariance = (difference * weights[:, None]).T @ difference
@@ -98,15 +95,9 @@ class ScoreMatching:
     @within_range
     @one_blas_thread
     def fit(self, x, weights=None, *, rng: np.random.Generator | None = None) -> KernelExpansion:
-        """Return the surrogate fitted to draws.
+        """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,), not negative; they are normalized.
 
-        Parameters
-        ----------
-        x : array_like (n, d)
-        weights : array_like (n,), optional
-            Non-negative; normalized.
-        rng : numpy.random.Generator, optional
-            Draws the basis; seed 0 by default.
+        ``rng`` draws the basis; seed 0 by default.
         """
         x, weights = checked_sample(x, weights)
         estimator, basis = self.prepare(x, rng)
@@ -138,7 +129,7 @@ class Finite(ScoreMatching):
 
     theta = (C + strength I)^-1 b with C the mean of the sum over dimensions of outer products of feature derivatives
     and b minus the mean of Laplacian plus grad log q0 . gradient of features (Strathmann 2018, section 4.2; no factor
-    one half).
+    one half). O(n m (m + d) + m^3) time for m features, O(n m) memory.
 
     Parameters
     ----------
@@ -149,10 +140,6 @@ class Finite(ScoreMatching):
         Its strength, above 0.
     base : {"gaussian", "uniform"}
         The base measure q0.
-
-    Notes
-    -----
-    O(n m (m + d) + m^3) time for m features, O(n m) memory.
     """
 
     smoothness: ClassVar[int] = 0
@@ -188,8 +175,9 @@ class Finite(ScoreMatching):
 class Lite(ScoreMatching):
     """Kernel exponential family with f = sum_j a_j k(Y_j, .), fitted by score matching.
 
-    a = (C + strength R)^-1 b with C_jl = mean of grad k(x, Y_j) . grad k(x, Y_l) and b_j = minus the mean of
-    Laplacian k(x, Y_j) + grad log q0(x) . grad k(x, Y_j), over the points x (Strathmann 2018, section 4.2).
+    a = (C + strength R)^-1 b with C_jl = mean of grad k(x, Y_j) . grad k(x, Y_l) and b_j = minus the mean of Laplacian
+    k(x, Y_j) + grad log q0(x) . grad k(x, Y_j), over the points x (Strathmann 2018, section 4.2). O(n m^2 + m^3) time
+    for n points and m basis points whatever d is, O((n + m) m) memory.
 
     Parameters
     ----------
@@ -203,10 +191,6 @@ class Lite(ScoreMatching):
         The base measure q0.
     num_basis : int
         Largest size of the basis; a random subset of the points if there are more.
-
-    Notes
-    -----
-    O(n m^2 + m^3) time for n points and m basis points whatever d is, O((n + m) m) memory.
     """
 
     smoothness: ClassVar[int] = 2
