@@ -53,7 +53,7 @@ def simulate_repeatedly(
     if together:
         data_sets = next(data_sets, np.empty((0,)))
         if not errors and (data_sets.ndim == 0 or len(data_sets) != times):
-            raise ValueError(f"a vectorized simulator must return size[0] = {times} data sets, not {data_sets.shape}.")
+            raise ValueError(f"a vectorized result's first dimension must be size[0], {times}, not {data_sets.shape}.")
     summaries = []
     for data in data_sets:
         values = data if summary is None or not np.isfinite(data).all() else np.asarray(summary(data), dtype=float)

@@ -50,26 +50,12 @@ def open_store(
 ) -> tuple[Store, dict]:  # fmt: skip
     """Return the store at ``path``, which is made if there is none, and the identity that it was made with.
 
-    Its arrays are named ``group/variable``, and ``xarray.open_datatree`` reads them. Raises ``ImportError`` without
-    zarr, ``ValueError`` for a store made with other settings, which the message lists, and for anything else at
-    ``path``.
-
-    Parameters
-    ----------
-    path : str or Path, optional
-        None for a store in memory.
-    specs : dict
-        ``group/variable`` -> what it holds.
-    coords : dict
-        Dimension -> labels.
-    draws : int
-        More than the store holds extends it.
-    batch_size : int, optional
-        By default that of the store; for a new one a hundredth of the draws, at most 1,000.
-    identity : dict
-        What the simulations depend on, as texts; None means "as in the store".
-    defaults : dict
-        Values for what is None in the identity of a new store.
+    Its arrays are named ``group/variable``, and ``xarray.open_datatree`` reads them. Without a path it is in memory.
+    ``specs`` says what each array holds, ``coords`` has the labels of dimensions. More ``draws`` than the store holds
+    extend it; ``batch_size`` is by default that of the store, for a new one a hundredth of the draws, at most 1,000.
+    ``identity`` is what the simulations depend on, as texts, None for "as in the store", in a new one for ``defaults``.
+    Raises ``ImportError`` without zarr, ``ValueError`` for a store made with other settings, which the message lists,
+    and for anything else at ``path``.
     """
     # The default depends on the number of draws alone, so that runs can be repeated.
     own_size = batch_size or min(max(draws // 100, 1), 1000)

@@ -34,6 +34,7 @@ from pymc_kernel.scores.value_regression import curvature_of, trend_features
 FARTHEST = 1e4  # in units of the draws: places beyond are left out
 _DEEPEST = 1e3  # times 2 d nats below the highest value: weights are a millionth there, and a scale may be negative
 _MOST_ROWS = 2000  # evaluations that it is fitted to: twice as many as coefficients in 30 dimensions
+_POWERS = (0, 2, -2)
 _LIKELY = 3  # drivers that rates are tried for: of 34 fits to known shapes the right one was first in 33, second in one
 _LOG_STEP = math.log(3.0)  # between rates that are tried; around the best of them a finer search follows
 _LOG_RATES = _LOG_STEP * np.arange(3.0)  # for a standard deviation of the driver
@@ -171,7 +172,7 @@ def fitted(
     def score_of(*features):  # of what a quadratic leaves
         return _least_squares(_without(basis, weights * np.concatenate(features, axis=1)), left)[0]
 
-    drivers, powers = (range(d), (0, 2, -2)) if start is None else ([start.driver], [start.scaling.power])
+    drivers, powers = (range(d), _POWERS) if start is None else ([start.driver], [start.scaling.power])
     correlations, of_quadratic, fits, found = np.corrcoef(draws.T), _least_squares(plain, targets)[0], [], []
     terms = {driver: _terms(scaled, driver, correlations) for driver in drivers}
 

@@ -32,10 +32,8 @@ class Nystrom(ScoreMatching):
         Gaussian, rational quadratic or inverse multiquadric; "median" is resolved on the points.
     num_basis : int
         m; the points Y are a random subset of the sample.
-    regularization : float
-        Its strength, above 0.
-    base : {"gaussian", "uniform"}
-        The base measure q0.
+    regularization, base
+        As of :class:`Lite`.
     """
 
     smoothness: ClassVar[int] = 3
@@ -114,12 +112,7 @@ class Full(ScoreMatching):
 
     f = -xi / strength + sum_ai beta_ai d k(X_a, .) / d x_i, (G + strength diag(1 / w)) beta = h / strength, where xi is
     the mean of grad log q0 . grad k + Laplacian k at the points and h its products with the derivatives. O((n d)^3)
-    time, O((n d)^2) memory: a reference for some hundred points.
-
-    Parameters
-    ----------
-    kernel, regularization, base
-        As of :class:`Nystrom`.
+    time, O((n d)^2) memory: a reference for some hundred points. The settings are those of :class:`Nystrom`.
     """
 
     smoothness: ClassVar[int] = 3

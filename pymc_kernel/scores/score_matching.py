@@ -67,15 +67,6 @@ class ScoreMatching:
 
     If f is a sum of m functions with coefficients a, the loss is quadratic: a = (C + strength R)^-1 b. Such estimators
     define ``system``, C and b, ``penalty_matrix``, R, and ``assemble``, the surrogate with given coefficients.
-
-    Parameters
-    ----------
-    kernel : RadialKernel
-        "median" is resolved on the points.
-    regularization : float
-        Its strength, above 0.
-    base : {"gaussian", "uniform"}
-        The base measure q0.
     """
 
     learns_from: ClassVar[str] = "draws"
@@ -136,10 +127,8 @@ class Finite(ScoreMatching):
     kernel : RadialKernel
         One with a spectral density; "median" is resolved on the points.
     num_features : int
-    regularization : float
-        Its strength, above 0.
-    base : {"gaussian", "uniform"}
-        The base measure q0.
+    regularization, base
+        As of :class:`Lite`.
     """
 
     smoothness: ClassVar[int] = 0
