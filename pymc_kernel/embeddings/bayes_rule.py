@@ -203,7 +203,7 @@ def _complete_pairs(latent, observed, weights=None):
     complete = (np.abs(latent) < LARGEST).all(axis=1) & (np.abs(observed) < LARGEST).all(axis=1)
     num_dropped = int((~complete).sum())
     if complete.sum() < 2:
-        raise ValueError(f"only {complete.sum()} of {len(latent)} pairs are complete, not at least two.")
+        raise ValueError(f"only {complete.sum()} of {len(latent)} pairs of latent and observed are complete, not two.")
     if num_dropped:
         warn_caller(f"{num_dropped} of {len(latent)} pairs have NaN or infinite numbers and are left out.")
     latent, observed, weights = latent[complete], observed[complete], as_weights(weights[complete], complete.sum())

@@ -152,7 +152,7 @@ def within_range(method):
         if isinstance(result, KernelExpansion):
             if not all(np.isfinite(part).all() for part in result.expansion):
                 raise ValueError(
-                    f"numbers too large for floating point in {type(self).__name__}: rescale x or length_scale."
+                    f"numbers too large for floating point come up in {type(self).__name__}: rescale x or length_scale."
                 )
         elif np.isnan(result).any():
             raise ValueError("the surrogate is no number at x: too large for floating point so far from its points.")

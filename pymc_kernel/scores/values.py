@@ -166,7 +166,7 @@ class Values:
         num_dims = points.shape[1]
         finite = np.isfinite(values) & np.isfinite(points).all(axis=1)
         if finite.sum() < num_dims + 3:
-            raise ValueError(f"only {finite.sum()} of {values.size} points are finite; {num_dims + 3} are needed.")
+            raise ValueError(f"only {finite.sum()} of {values.size} points have finite values; {num_dims + 3} needed.")
         # During burn-in from a far start the density grows fast, and few points are within the window.
         level = np.sort(values[finite])[-min(int(finite.sum()), num_wanted)]
         return np.flatnonzero(finite & (values >= min(level, values[finite].max() - window_of(num_dims))))

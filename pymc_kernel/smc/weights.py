@@ -65,7 +65,8 @@ def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wan
     alive = log_likelihood > -math.inf
     if not alive.any():
         raise ValueError(
-            f"the likelihood of all {alive.size} particles is zero: take more, a nearer prior, or more replicates."
+            f"the likelihood of all {log_likelihood.size} particles is zero, log_likelihood is -inf: take more "
+            "particles, a prior that is nearer to the data, or for an estimated likelihood more replicates."
         )
     living = log_likelihood[alive]
 

@@ -319,7 +319,7 @@ def _usable(parameters, summaries, weights, whole):
     """Return arrays without failed simulations, and weights of mean one."""
     used = whole & (weights > 0.0)
     if used.sum() < FEWEST:
-        raise ValueError(f"only {used.sum()} of {len(used)} simulations are finite and weighted; {FEWEST} are needed.")
+        raise ValueError(f"only {used.sum()} of {len(used)} summaries are finite, with a weight; {FEWEST} are needed.")
     parameters, summaries, weights = parameters[used], summaries[used], weights[used]
     distinct = len(np.unique(parameters, axis=0))
     if distinct < FEWEST:
