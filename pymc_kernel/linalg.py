@@ -15,21 +15,18 @@ from pymc_kernel.machine_code import compiled
 
 LOG_2PI = math.log(2.0 * math.pi)
 RIDGE = 1e-9  # added to each variance, as a share of it
-_ROUNDING = 1e-13  # of a diagonal entry: smaller remainders have no correct digit
+_NO_DIGIT = 1e-13  # of a diagonal entry: smaller remainders have no correct digit
 _PIVOT_ROUNDING = 8.0 * np.finfo(float).eps  # rounding error of a pivot, for each row and relative to the diagonal
-_SINGULAR = 1e-12  # reciprocal condition number; sums over ten thousand draws round to about as much
+ROUNDING = 1e-12  # relative, as of sums over ten thousand draws; reciprocal condition number of singular matrices
 _BLOCK = 64  # pivots at a time, so that most work is matrix products
 _BLOCK_SHARE = 0.2  # of the largest pivot: smaller ones are left for a later block
 
 
 @compiled
 def cholesky_in_place(matrix):
-    """Overwrite the lower triangle of ``matrix`` (d, d) by its Cholesky factor; zero the rest.
+    """Overwrite the lower triangle of ``matrix`` (d, d) by its Cholesky factor, zero the rest; return whether it could.
 
-    Returns
-    -------
-    bool
-        False where a pivot was not above its rounding error (or not finite); the matrix is then left half done.
+    False where a pivot was not above its rounding error (or not finite); the matrix is then left half done.
     """
     d = matrix.shape[0]
     smallest = _PIVOT_ROUNDING * d
@@ -68,18 +65,13 @@ def ridged_cholesky(covariance: np.ndarray) -> np.ndarray:
     return np.linalg.cholesky(covariance + np.diag(RIDGE * np.diag(covariance)))
 
 
-def definite_cholesky(matrix: np.ndarray, smallest: float = _SINGULAR) -> np.ndarray | None:
+def definite_cholesky(matrix: np.ndarray, smallest: float = ROUNDING) -> np.ndarray | None:
     """Return the lower Cholesky factor of ``matrix`` (d, d), or None if that is not positive definite up to rounding.
 
     The last pivot of a singular matrix is rounding error of either sign, so whether LAPACK succeeds depends on the
     processor and is no criterion. The estimated reciprocal condition number is, after rows and columns are scaled to a
-    diagonal near one, so that units do not matter. O(d^3).
-
-    Parameters
-    ----------
-    smallest : float
-        Reciprocal condition number up to which the matrix counts as singular; the default allows for the rounding of
-        covariances of some ten thousand draws.
+    diagonal near one, so that units do not matter. O(d^3). ``smallest`` is the reciprocal condition number up to which
+    the matrix counts as singular; the default allows for the rounding of covariances of some ten thousand draws.
     """
     diagonal = np.diagonal(matrix)
     if not ((diagonal > 0.0) & (diagonal < np.inf)).all():
@@ -99,12 +91,8 @@ def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
     """Return the lower Cholesky factor of ``matrix`` (n, n), plus the smallest multiple of the identity that is needed.
 
     The multiple is zero if the reciprocal condition number exceeds rounding, 8 sqrt(n) times the machine's precision;
-    else it is one of 1e-14, 1e-13, ..., 0.1 times the mean of the diagonal. The upper triangle is zero.
-
-    Raises
-    ------
-    LinAlgError
-        Where a tenth of the mean of the diagonal is not enough.
+    else it is one of 1e-14, 1e-13, ..., 0.1 times the mean of the diagonal. The upper triangle is zero. Raises
+    ``LinAlgError`` where a tenth of the mean of the diagonal is not enough.
     """
     n = len(matrix)
     size = float(np.trace(matrix)) / n
@@ -113,10 +101,7 @@ def jittered_cholesky(matrix: np.ndarray) -> np.ndarray:
         factor = definite_cholesky(whole, _PIVOT_ROUNDING * math.sqrt(n))
         if factor is not None:
             return factor
-    raise np.linalg.LinAlgError(
-        "the matrix is not positive definite, nor is it with a tenth of its diagonal added: rescale the points x, or "
-        "raise the regularization."
-    )
+    raise np.linalg.LinAlgError("the matrix is not positive definite: rescale the points x, or raise regularization.")
 
 
 def jittered_solve(matrix: np.ndarray, right: np.ndarray) -> np.ndarray:
@@ -186,27 +171,11 @@ def dot_product(left, right):
 def pivoted_cholesky(
     diagonal: np.ndarray, columns: Callable[[np.ndarray], np.ndarray], max_rank: int, tolerance
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Return an incomplete Cholesky factor F, K ~ F F', and its pivots; few columns of K are ever computed.
+    """Return an incomplete Cholesky factor F (n, r), K ~ F F', and its pivots (r,); few columns of K are ever computed.
 
-    Parameters
-    ----------
-    diagonal : ndarray (n,)
-        Of the positive semi-definite matrix K.
-    columns : callable
-        Indices (b,) -> those columns of K, shape (n, b).
-    max_rank : int
-    tolerance : float or ndarray (n,)
-        If F has fewer than ``max_rank`` columns, the diagonal of K - F F' is at most this. A remainder within rounding
-        of the diagonal counts as zero.
-
-    Returns
-    -------
-    factor : ndarray (n, r)
-        ``factor[pivots]`` is lower triangular.
-    pivots : ndarray (r,)
-
-    Notes
-    -----
+    ``diagonal`` (n,) is that of the positive semi-definite matrix K; ``columns`` takes indices (b,) to those columns of
+    K, (n, b). If F has fewer than ``max_rank`` columns, the diagonal of K - F F' is at most the ``tolerance``, a number
+    or (n,); a remainder within rounding of the diagonal counts as zero. ``factor[pivots]`` is lower triangular.
     O(n r^2) time in matrix products, O(n r) memory. Pivots come in blocks, chosen greedily within a block: the points
     of the largest remainder relative to the tolerance, while that is above a fifth of the largest at the start of the
     block. Single pivots: Harbrecht, Peters and Schneider (2012).
@@ -214,7 +183,7 @@ def pivoted_cholesky(
     n = diagonal.size
     remaining = np.array(diagonal, dtype=float)
     # The tolerance is kept above zero, so that a row of zeros counts as finished.
-    tolerance = np.maximum(np.broadcast_to(tolerance, (n,)), np.maximum(_ROUNDING * remaining, np.finfo(float).tiny))
+    tolerance = np.maximum(np.broadcast_to(tolerance, (n,)), np.maximum(_NO_DIGIT * remaining, np.finfo(float).tiny))
     rows = np.empty((min(max_rank, n), n))
     pivots = np.empty(len(rows), dtype=np.int64)
     rank = 0
@@ -228,10 +197,16 @@ def pivoted_cholesky(
         level = max(1.0, _BLOCK_SHARE * largest)
         candidates = candidates[excess[candidates] > level]
         block = columns(candidates).T - rows[:rank, candidates].T @ rows[:rank]
-        chosen, factor = _greedy_pivots(block[:, candidates], tolerance[candidates], level, len(rows) - rank)
-        if not len(chosen):  # the remainders of these in the running sums are rounding
+        # Pivots of a small matrix, until what is left is below ``level`` times the tolerance, and their factor.
+        scale = np.sqrt(tolerance[candidates])
+        factor, order, small_rank, _ = dpstrf(block[:, candidates] / scale / scale[:, None], lower=1, tol=1.0)
+        excess = np.diag(factor)[:small_rank] ** 2
+        count = min(len(rows) - rank, (excess > level).sum() or (excess[:1] > 1.0).sum())
+        if not count:  # the remainders of these in the running sums are rounding
             remaining[candidates] = 0.0
             continue
+        chosen = order[:count] - 1
+        factor = np.tril(factor[:count, :count]) * scale[chosen, None]
         new = solve_triangular(factor, block[chosen], lower=True)
         new[:, pivots[:rank]] = 0.0
         here = candidates[chosen]
@@ -241,13 +216,3 @@ def pivoted_cholesky(
         remaining[pivots[: rank + len(here)]] = 0.0
         rank += len(here)
     return rows[:rank].T, pivots[:rank]
-
-
-def _greedy_pivots(matrix, tolerance, level, most):
-    """Return pivots of a small matrix, until what is left is below ``level`` times the tolerance, and their factor."""
-    scale = np.sqrt(tolerance)
-    factor, order, rank, _ = dpstrf(matrix / scale / scale[:, None], lower=1, tol=1.0)
-    excess = np.diag(factor)[:rank] ** 2
-    count = min(most, (excess > level).sum() or (excess[:1] > 1.0).sum())
-    chosen = order[:count] - 1
-    return chosen, np.tril(factor[:count, :count]) * scale[chosen, None]

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pymc_kernel.density.fitted_kde import FittedKDE, checked_data, without_ties
+from pymc_kernel.density.fitted_kde import FittedKDE, without_ties
 from pymc_kernel.density.propagation import STRUCTURES, Likelihood, precision_prior, propagate, start_at_rule_of_thumb
-from pymc_kernel.kernels.points import check_between, check_whole
+from pymc_kernel.kernels.points import as_points, check_between, check_whole
 from pymc_kernel.parallel import one_blas_thread
 
 _PRIOR_RATE = 0.1  # of a gamma distribution with shape 1, for data of unit variance
@@ -20,7 +20,9 @@ class BayesianKDE:
     The estimate is the mean of normal densities N(x | x_r, L^-1) around the data, L a precision with a Wishart prior
     (full) or gamma priors (diagonal, isotropic). The likelihood is leave-one-out, each point under the kernels at all
     others; the posterior is approximated within the family of the prior, and the evidence tells which structure fits
-    (Filippone and Sanguinetti 2011).
+    (Filippone and Sanguinetti 2011). A sweep costs O(n^2 d^2) (full) or O(n^2 d); memory O(n d^2) or O(n d). About ten
+    sweeps are needed. The approximation is unimodal: if many updates have to be skipped (few data in many dimensions),
+    the fit warns and the evidence favors a simpler structure.
 
     Parameters
     ----------
@@ -32,12 +34,6 @@ class BayesianKDE:
         Rates of the gamma priors, in squared units of the data; the inverse scale of the Wishart prior has twice these
         on its diagonal. By default a tenth of the variances: a flat and proper prior in any units.
     max_sweeps : int
-
-    Notes
-    -----
-    A sweep costs O(n^2 d^2) (full) or O(n^2 d); memory O(n d^2) or O(n d). About ten sweeps are needed. The
-    approximation is unimodal: if many updates have to be skipped (few data in many dimensions), the fit warns and the
-    evidence favors a simpler structure.
 
     Examples
     --------
@@ -63,43 +59,30 @@ class BayesianKDE:
 
     @one_blas_thread
     def fit(self, x, *, rng=None) -> FittedKDE:
-        """Return the estimate from data.
+        """Return the estimate from data ``x`` (n, d) or (n,); ``rng``, or a seed, draws the noise that breaks ties.
 
-        Parameters
-        ----------
-        x : array_like (n, d) or (n,)
-        rng : int or numpy.random.Generator, optional
-            Draws the noise that breaks ties.
-
-        Raises
-        ------
-        ValueError
-            For fewer than d + 2 points, constant columns, or numbers that are not finite.
-
-        Warns
-        -----
-        UserWarning
-            For ties, which are broken by noise (of the data's resolution, or of the rule of thumb's width), and if the
-            fit has not converged or had to skip many updates.
+        Raises ``ValueError`` for fewer than d + 2 points, constant columns, or numbers that are not finite. Warns of
+        ties, which are broken by noise (of the data's resolution, or of the rule of thumb's width), and if the fit has
+        not converged or had to skip many updates.
         """
-        x = without_ties(checked_data(x), np.random.default_rng(rng))
-        rate = self._rates(x)
-        structures = STRUCTURES if self.structure == "auto" else (self.structure,)
-        fits = [self._fit_structure(x, rate, structure) for structure in structures]
+        x = as_points(x, "data")
+        n, d = x.shape
+        if n < d + 2:
+            raise ValueError(f"{n} points in {d} dimensions are too few: a bandwidth needs at least {d + 2}.")
+        constant = np.flatnonzero(np.ptp(x, axis=0) == 0.0)
+        if constant.size:
+            raise ValueError(f"columns {constant.tolist()} are constant: a density over them does not exist.")
+        x = without_ties(x, np.random.default_rng(rng))
+        rate = _PRIOR_RATE * x.var(axis=0) if self.prior_rate is None else self.prior_rate
+        rate = np.broadcast_to(rate, d).astype(float)
+        if not (np.isfinite(rate).all() and (rate > 0).all()):
+            raise ValueError(f"prior_rate must be positive, got {self.prior_rate!r}.")
+        fits, likelihood = [], Likelihood(x, np.arange(n), x, n - 1.0)
+        for structure in STRUCTURES if self.structure == "auto" else (self.structure,):
+            prior = precision_prior(structure, rate, self.prior_shape)
+            posterior, sites = start_at_rule_of_thumb(prior, x)
+            found = propagate(prior, posterior, sites, likelihood, self.max_sweeps)
+            fits.append(FittedKDE(structure, prior, x, found, self.max_sweeps, {structure: found.log_evidence}))
         best = max(fits, key=lambda fit: fit.log_evidence if fit.propagation.converged else -math.inf)
         best.propagation.warn(best.structure)
         return replace(best, log_evidences={fit.structure: fit.log_evidence for fit in fits})
-
-    def _rates(self, x):
-        rate = _PRIOR_RATE * x.var(axis=0) if self.prior_rate is None else self.prior_rate
-        rate = np.broadcast_to(rate, x.shape[1]).astype(float)
-        if not (np.isfinite(rate).all() and (rate > 0).all()):
-            raise ValueError(f"prior_rate must be positive, got {self.prior_rate!r}.")
-        return rate
-
-    def _fit_structure(self, x, rate, structure):
-        prior, n = precision_prior(structure, rate, self.prior_shape), len(x)
-        posterior, sites = start_at_rule_of_thumb(prior, x)
-        likelihood = Likelihood(x, np.arange(n), x, n - 1.0)
-        propagation = propagate(prior, posterior, sites, likelihood, self.max_sweeps)
-        return FittedKDE(structure, prior, x, propagation, self.max_sweeps, {structure: propagation.log_evidence})

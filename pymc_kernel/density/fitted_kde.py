@@ -22,18 +22,6 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import one_blas_thread, over_row_blocks
 
 
-def checked_data(data) -> np.ndarray:
-    """Return data as (n, d), or raise."""
-    x = as_points(data, "data")
-    n, d = x.shape
-    if n < d + 2:
-        raise ValueError(f"{n} points in {d} dimensions are too few: a bandwidth needs at least {d + 2}.")
-    constant = np.flatnonzero(np.ptp(x, axis=0) == 0.0)
-    if constant.size:
-        raise ValueError(f"columns {constant.tolist()} are constant: a density over them does not exist.")
-    return x
-
-
 def without_ties(x: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Return the data with uniform noise added to rows that coincide.
 
@@ -148,11 +136,7 @@ class FittedKDE:
     def log_density(self, x, *, averaged: bool = False) -> np.ndarray:
         """Return the log density at ``x`` (m, d), shape (m,), O(n m d) in compiled code.
 
-        Parameters
-        ----------
-        x : array_like (m, d)
-        averaged : bool
-            Whether to average over the posterior, a mixture of Student t densities; otherwise at the mean precision.
+        At the mean precision; where ``averaged``, over its posterior: a mixture of Student t densities.
         """
         x = as_points(x, "x", num_dims=self.centers.shape[1])
         if not averaged:
@@ -178,9 +162,6 @@ class FittedKDE:
         root = np.linalg.cholesky(self.bandwidth)
         chosen = rng.integers(len(self.centers), size=size)
         return self.centers[chosen] + rng.standard_normal((size, len(root))) @ root.T
-
-
-# -- mixtures around data: compiled loops over pairs ---------------------------------------------------
 
 
 def normal_mixture(x: np.ndarray, centers: np.ndarray, precision: np.ndarray) -> np.ndarray:

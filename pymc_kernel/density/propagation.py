@@ -27,6 +27,9 @@ from pymc_kernel.linalg import LOG_2PI, cholesky_in_place, solve_lower
 from pymc_kernel.machine_code import compiled
 
 STRUCTURES = ("full", "diagonal", "isotropic")
+_TOLERANCE = 1e-3  # of degrees of freedom and log evidence between sweeps
+_DAMPED_AFTER = 15  # sweeps; then half steps
+_MAX_REPAIRED_SHARE = 0.05  # of the sites in the last sweep, above which a warning is given
 
 
 @compiled
@@ -207,9 +210,6 @@ def gamma_sweep(
     return repairs
 
 
-# -- distributions of a precision, and sweeps until convergence ---------------------------------------------
-
-
 class WishartPosterior(NamedTuple):
     """|L|^((dof - d - 1) / 2) exp(-tr(inverse_scale L) / 2): mean dof inverse_scale^-1."""
 
@@ -275,11 +275,6 @@ def precision_prior(structure: str, rate: np.ndarray, shape: float | None) -> Wi
     if structure == "diagonal":
         return GammaPosterior(np.full(d, shape), rate, np.arange(d))
     return GammaPosterior(np.array([shape]), np.array([rate.mean()]), np.zeros(d, dtype=np.int64))
-
-
-_TOLERANCE = 1e-3  # of degrees of freedom and log evidence between sweeps
-_DAMPED_AFTER = 15  # sweeps; then half steps
-_MAX_REPAIRED_SHARE = 0.05  # of the sites in the last sweep, above which a warning is given
 
 
 class Sites(NamedTuple):

@@ -11,16 +11,6 @@ from pymc_kernel.embeddings.fitted_rule import FittedRule, RuleCalibration
 from pymc_kernel.embeddings.kernel_mean import KernelMean
 
 __all__ = [
-    "ConditionalMean",
-    "DensityRatio",
-    "FilterState",
-    "FittedConditionalMean",
-    "FittedFilter",
-    "FittedRatio",
-    "FittedRule",
-    "KernelBayesFilter",
-    "KernelBayesRule",
-    "KernelMean",
-    "OriginalBayesRule",
-    "RuleCalibration",
-]
+    "ConditionalMean", "DensityRatio", "FilterState", "FittedConditionalMean", "FittedFilter", "FittedRatio",
+    "FittedRule", "KernelBayesFilter", "KernelBayesRule", "KernelMean", "OriginalBayesRule", "RuleCalibration",
+]  # fmt: skip

@@ -26,7 +26,8 @@ class KernelBayesRule:
     Where the training latents are draws of the prior, it is a regression of the latents on the observations (Fukumizu
     et al. 2013, equation 19); with another prior, one weighted by the ratio of prior to training marginal (Xu et al.
     2022, equation 4 and algorithm 1). For the rule with a squared regularization see
-    :class:`~pymc_kernel.embeddings.OriginalBayesRule`.
+    :class:`~pymc_kernel.embeddings.OriginalBayesRule`. Fit: O(n r^2) time, O(n (r + p + q)) memory; condition:
+    O(m n r). All regularizations of a grid come from one eigendecomposition.
 
     Parameters
     ----------
@@ -43,11 +44,6 @@ class KernelBayesRule:
         lambda of Xu et al.; by default chosen for the means of the latents, by the evidence of a Gaussian process.
     num_basis, tolerance
         Of the low-rank factors, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
-
-    Notes
-    -----
-    Fit: O(n r^2) time, O(n (r + p + q)) memory; condition: O(m n r). All regularizations of a grid come from one
-    eigendecomposition.
 
     Examples
     --------
@@ -74,6 +70,9 @@ class KernelBayesRule:
     def fit(self, latent, observed, prior=None, prior_weights=None, *, weights=None, rng=None) -> FittedRule:
         """Return the rule learned from pairs, and from a sample of the prior if the training latents are not from it.
 
+        Raises ``ValueError`` for rows that do not match, fewer than two complete pairs, or a prior of another
+        dimension.
+
         Parameters
         ----------
         latent : array_like (n, p)
@@ -87,11 +86,6 @@ class KernelBayesRule:
             Ratio of the prior's density to that of the training latents, at each of them, up to a constant, if it is
             known; otherwise it is estimated if a prior is given, and one if not.
         rng : int or numpy.random.Generator, optional
-
-        Raises
-        ------
-        ValueError
-            For rows that do not match, fewer than two complete pairs, or a prior of another dimension.
         """
         rng = np.random.default_rng(rng)
         is_known = weights is not None
@@ -99,7 +93,12 @@ class KernelBayesRule:
         kernel, ratio = latent_kernel(self.latent_kernel, latent, rng), weights * len(weights)
         if prior is not None or prior_weights is not None:
             prior = _as_prior(prior, prior_weights, latent, kernel)
-            ratio = ratio if is_known else self._estimated_ratio(latent, kernel, prior, rng)
+            if not is_known:
+                estimator = self.ratio or DensityRatio(num_basis=self.num_basis, tolerance=self.tolerance)
+                estimator = replace(estimator, kernel=kernel) if estimator.kernel is None else estimator
+                ratio = estimator.fit(prior.points, latent, prior.weights, rng=rng).ratio
+                _check_overlap(ratio, latent, prior)
+                ratio = ratio / ratio.mean()
         features = ObservedFeatures.of(self, observed, rng)
         path, chosen = RidgePath.of(features.factor.features, ratio), self.regularization
         fitted = FittedRule(self, latent, observed, num_dropped, kernel, ratio, prior, features, path, chosen)
@@ -107,14 +106,6 @@ class KernelBayesRule:
             return fitted
         targets = (latent - fitted.fallback) / scales_of(latent, ratio)[1]
         return replace(fitted, regularization=most_evidence(path, targets))
-
-    def _estimated_ratio(self, latent, kernel, prior, rng):
-        ratio = self.ratio or DensityRatio(num_basis=self.num_basis, tolerance=self.tolerance)
-        if ratio.kernel is None:
-            ratio = replace(ratio, kernel=kernel)
-        values = ratio.fit(prior.points, latent, prior.weights, rng=rng).ratio
-        _check_overlap(values, latent, prior)
-        return values / values.mean()
 
 
 @dataclass(frozen=True)
@@ -204,23 +195,15 @@ def _choose_delta(features, latent, rng):
     return float(_GRID[losses.argmin()] * scale)
 
 
-# -- what users give ---------------------------------------------------------------------------------------------------
-
-
 def _complete_pairs(latent, observed, weights=None):
-    """Return the pairs whose numbers are all finite, their weights (of sum one), and the number of pairs dropped.
-
-    Warns of dropped pairs and of constant columns.
-    """
+    """Return the finite pairs, their weights (of sum one), how many were dropped; warn of these and of constants."""
     latent, observed = as_points(latent, "latent", finite=False), as_points(observed, "observed", finite=False)
     check_pairs(latent=latent, observed=observed)
     weights = as_weights(weights, len(latent))
     complete = (np.abs(latent) < LARGEST).all(axis=1) & (np.abs(observed) < LARGEST).all(axis=1)
     num_dropped = int((~complete).sum())
     if complete.sum() < 2:
-        raise ValueError(
-            f"only {complete.sum()} of {len(latent)} pairs of latent and observed are complete, not at least two."
-        )
+        raise ValueError(f"only {complete.sum()} of {len(latent)} pairs of latent and observed are complete, not two.")
     if num_dropped:
         warn_caller(f"{num_dropped} of {len(latent)} pairs have NaN or infinite numbers and are left out.")
     latent, observed, weights = latent[complete], observed[complete], as_weights(weights[complete], complete.sum())
@@ -238,15 +221,9 @@ def _as_prior(points, weights, latent, kernel):
 
 
 def _check_overlap(ratio, latent, prior):
-    """Raise if the prior lies where there are no training latents; warn if reweighting them does not give its mean.
-
-    The weights ``ratio`` (n,) of the training latents should have mean one.
-    """
+    """Raise where no training latents are near the prior; warn where weights ``ratio`` of mean one miss its mean."""
     if not ratio.mean() > 1e-3:
-        raise ValueError(
-            "the ratio of prior to training latents is zero at every training point: the prior lies where there "
-            "are no training latents. Take training latents that cover the prior."
-        )
+        raise ValueError("the prior is zero at every training point: take training latents that cover it.")
     spread = scales_of(prior.points, np.maximum(prior.weights, 0.0))[1]
     shift = (np.abs(ratio @ latent / ratio.sum() - prior.mean()) / spread).max()
     if shift > _MAX_SHIFT:

@@ -17,6 +17,9 @@ from pymc_kernel.parallel import one_blas_thread
 class ConditionalMean:
     """Embedding of the distribution of outputs given inputs (Song et al. 2009; Fukumizu et al. 2013, equation 19).
 
+    Weights for an input x: F (F'F + n lambda I)^-1 q(x), which is (G + n lambda I)^-1 k(x) where the factor is exact.
+    Fit O(n r^2), condition O(n r).
+
     Parameters
     ----------
     input_kernel, output_kernel : kernel, optional
@@ -25,11 +28,6 @@ class ConditionalMean:
         By default chosen by the leave-one-out error of the outputs' features.
     num_basis, tolerance
         Of the low-rank factors, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
-
-    Notes
-    -----
-    Weights for an input x: F (F'F + n lambda I)^-1 q(x), which is (G + n lambda I)^-1 k(x) where the factor is exact.
-    Fit O(n r^2), condition O(n r).
     """
 
     input_kernel: Any = None
@@ -43,15 +41,9 @@ class ConditionalMean:
 
     @one_blas_thread
     def fit(self, inputs, outputs, weights=None, *, rng=None) -> "FittedConditionalMean":
-        """Return the embedding learned from pairs.
+        """Return the embedding learned from pairs, rows of ``inputs`` (n, q) and ``outputs`` (n, p).
 
-        Parameters
-        ----------
-        inputs : array_like (n, q)
-        outputs : array_like (n, p)
-        weights : array_like (n,), optional
-            Of the pairs, not negative; equal by default.
-        rng : int or numpy.random.Generator, optional
+        Their ``weights`` (n,) are not negative, equal by default; ``rng`` is a generator or a seed.
         """
         inputs, outputs = as_points(inputs, "inputs"), as_points(outputs, "outputs")
         check_pairs(inputs=inputs, outputs=outputs)
@@ -69,23 +61,13 @@ class ConditionalMean:
 
 @dataclass(frozen=True, eq=False)
 class FittedConditionalMean:
-    """The distribution of outputs given any input, as weights on the training outputs.
+    """The distribution of outputs given any input, as weights on the training outputs."""
 
-    Attributes
-    ----------
-    inputs, outputs : ndarray (n, q), (n, p)
-    input_kernel, output_kernel : kernel
-    factor : GramFactor
-        Features of the inputs.
-    path : RidgePath
-    regularization : float
-    """
-
-    inputs: np.ndarray
-    outputs: np.ndarray
+    inputs: np.ndarray  #: (n, q)
+    outputs: np.ndarray  #: (n, p)
     input_kernel: Any
     output_kernel: Any
-    factor: GramFactor
+    factor: GramFactor  #: features of the inputs
     path: RidgePath
     regularization: float
 

@@ -25,6 +25,12 @@ class RatioSolution(NamedTuple):
 class DensityRatio:
     """Estimator of p(z) / q(z) from samples of both: KuLSIF, or its relative form.
 
+    r = <beta, features>, beta = (A + eta I)^-1 h, A the second moments of the features under q (or the mixture), h
+    their mean under p; truncated at zero. O((n + l) r^2) time, O((n + l) r) memory. Leaving one point out changes A by
+    a rank-one term, h by one feature, or both: O(r) a point. The relative form ignores that the shares of the other
+    points change, by a factor of order 1 / n. Points of the numerator with signed weights cannot be left out one by
+    one; the second term then uses all of h.
+
     Parameters
     ----------
     kernel : kernel, optional
@@ -38,14 +44,6 @@ class DensityRatio:
         error of the smallest (Breiman et al. 1984, section 3.4.3): too smooth a ratio costs less than a noisy one.
     num_basis, tolerance
         Of the low-rank factor, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
-
-    Notes
-    -----
-    r = <beta, features>, beta = (A + eta I)^-1 h, A the second moments of the features under q (or the mixture), h
-    their mean under p; truncated at zero. O((n + l) r^2) time, O((n + l) r) memory. Leaving one point out changes A
-    by a rank-one term, h by one feature, or both: O(r) a point. The relative form ignores that the shares of the
-    other points change, by a factor of order 1 / n. Points of the numerator with signed weights cannot be left out
-    one by one; the second term then uses all of h.
     """
 
     kernel: Any = None
@@ -61,17 +59,9 @@ class DensityRatio:
 
     @one_blas_thread
     def fit(self, numerator, denominator, weights=None, *, rng=None) -> "FittedRatio":
-        """Return the ratio estimated from samples of p and q.
+        """Return the ratio estimated from samples ``numerator`` (l, d) of p and ``denominator`` (n, d) of q.
 
-        Parameters
-        ----------
-        numerator : array_like (l, d)
-            Sample of p.
-        denominator : array_like (n, d)
-            Sample of q.
-        weights : array_like (l,), optional
-            Of the numerator's points; equal by default.
-        rng : int or numpy.random.Generator, optional
+        The ``weights`` (l,) of the numerator's points are equal by default; ``rng`` is a generator or a seed.
         """
         numerator = as_points(numerator, "numerator")
         denominator = as_points(denominator, "denominator", num_dims=numerator.shape[1])
@@ -91,21 +81,11 @@ class DensityRatio:
         path = RidgePath.of(points, shares * len(points))
         values, turned = path.eigenvalues / len(points), path.vectors.T @ (weights @ above)
         grid = path.grid if self.regularization is None else np.array([float(self.regularization)])
-        terms = self._losses(values, turned, path.projected[:n], path.projected[n:], weights, grid[:, None])
-        losses = sum(part.sum(axis=1) for part in terms)
-        best = losses.argmin()
-        variance = sum(part.shape[1] * (part - part[best]).var(axis=1) for part in terms)
-        chosen = np.flatnonzero(losses - losses[best] <= np.sqrt(variance)).max()
-        coefficients = path.vectors @ (turned / (values + grid[chosen]))
-        return RatioSolution(coefficients, float(grid[chosen]), float(losses[chosen]))
-
-    def _losses(self, values, turned, below, above, weights, strength):
-        """Return the terms (g, n), (g, l) of E_q[r^2] / 2 - E_p[r] for ``strength`` (g, 1), leaving one point out.
-
-        Dropping a point of the denominator from A leaves (A - s f f') / (1 - s), s its share. A point of the numerator
-        is part of A, with share a w, and of h, with w: it is removed from both.
-        """
-        a, share = self.relative, (1.0 - self.relative) / len(below)
+        # The terms (g, n), (g, l) of E_q[r^2] / 2 - E_p[r], leaving one point out. Dropping one of the denominator from
+        # A leaves (A - s f f') / (1 - s), s its share; one of the numerator is part of A, with share a w, and of h,
+        # with w.
+        below, above, strength = path.projected[:n], path.projected[n:], grid[:, None]
+        a, share = self.relative, (1.0 - self.relative) / n
         shrunk = 1.0 / (values + strength * (1.0 - share))  # (g, r)
         leverage = share * (shrunk @ (below**2).T)
         at_q = (1.0 - share) * ((shrunk * turned) @ below.T) / np.maximum(1.0 - leverage, 1e-10)
@@ -115,23 +95,21 @@ class DensityRatio:
             own = weights * (full @ (above**2).T)
             at_p = (at_p - own) / ((1.0 - weights) * np.maximum(1.0 - a * own, 1e-10))
         at_q, at_p = np.maximum(0.0, at_q), np.maximum(0.0, at_p)
-        return 0.5 * share * at_q**2, weights * (0.5 * a * at_p**2 - at_p)
+        terms = 0.5 * share * at_q**2, weights * (0.5 * a * at_p**2 - at_p)
+        losses = sum(part.sum(axis=1) for part in terms)
+        best = losses.argmin()
+        variance = sum(part.shape[1] * (part - part[best]).var(axis=1) for part in terms)
+        chosen = np.flatnonzero(losses - losses[best] <= np.sqrt(variance)).max()
+        coefficients = path.vectors @ (turned / (values + grid[chosen]))
+        return RatioSolution(coefficients, float(grid[chosen]), float(losses[chosen]))
 
 
 @dataclass(frozen=True, eq=False)
 class FittedRatio:
-    """An estimated ratio of densities, not negative.
+    """An estimated ratio of densities, not negative."""
 
-    Attributes
-    ----------
-    factor : GramFactor
-        Features of the denominator's points.
-    solution : RatioSolution
-        With the regularization and its loss.
-    """
-
-    factor: GramFactor
-    solution: RatioSolution
+    factor: GramFactor  #: features of the denominator's points
+    solution: RatioSolution  #: with the regularization and its loss
 
     @one_blas_thread
     def __call__(self, points) -> np.ndarray:

@@ -31,8 +31,7 @@ class FilterSettings(NamedTuple):
 
 
 _GRID = FilterSettings((0.25, 0.5, 1.0), (0.5, 1.0), (1e-3, 3e-3, 1e-2, 3e-2, 1e-1), (1e-3, 3e-3, 1e-2))
-# The squared operator of the original rule has eigenvalues of the order 1 / rank^2.
-_ORIGINAL_REGULARIZATIONS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)
+_ORIGINAL_REGULARIZATIONS = (1e-7, 1e-6, 1e-5, 1e-4, 1e-3)  # the squared operator's eigenvalues are about 1 / rank^2
 
 
 class FilterState(NamedTuple):
@@ -47,7 +46,10 @@ class KernelBayesFilter:
     """State-space model learned from T training pairs, then conditioned on new observations one by one.
 
     Neither the dynamics nor the noise are given: both come from the training sequence (Fukumizu et al. 2013, section
-    4.3; Xu et al. 2022, algorithm 2). All embeddings are weights on the training states.
+    4.3; Xu et al. 2022, algorithm 2). All embeddings are weights on the training states. Settings that are not given
+    are chosen on a grid, by filtering the last 200 steps (at most a third) of the training sequence after learning from
+    the earlier ones. A step costs O(T r^2), r the rank, and O(T r) memory in all. Weights are divided by their sum
+    after every step; otherwise the regularization would shrink them at each step.
 
     Parameters
     ----------
@@ -63,13 +65,6 @@ class KernelBayesFilter:
         regularizations are in units of the mean of k(x, x), delta in its square; the mean is one for radial kernels.
     num_basis, tolerance
         Of the low-rank factors, see :func:`~pymc_kernel.embeddings.ridge.factorize`.
-
-    Notes
-    -----
-    Settings that are not given are chosen on a grid, by filtering the last 200 steps (at most a third) of the training
-    sequence after learning from the earlier ones. A step costs O(T r^2), r the rank, and O(T r) memory in all.
-
-    Weights are divided by their sum after every step; otherwise the regularization would shrink them at each step.
 
     Examples
     --------
@@ -189,29 +184,14 @@ class Dynamics:
 
 @dataclass(frozen=True, eq=False)
 class FittedFilter:
-    """A learned state-space model.
+    """A learned state-space model."""
 
-    Attributes
-    ----------
-    states : ndarray (T, p)
-        Of the training sequence.
-    state_kernel : kernel
-    factor : GramFactor
-        Features of observations.
-    dynamics : Dynamics
-    method : {"importance", "original"}
-    settings : FilterSettings
-        The four numbers in use.
-    """
-
-    states: np.ndarray
+    states: np.ndarray  #: (T, p), of the training sequence
     state_kernel: Any
-    factor: GramFactor
+    factor: GramFactor  #: features of observations
     dynamics: Dynamics
-    method: str
-    settings: FilterSettings
-
-    # -- one observation at a time -------------------------------------------------------------------------------
+    method: str  #: "importance" or "original"
+    settings: FilterSettings  #: the four numbers in use
 
     @one_blas_thread
     def start(self, weights=None) -> FilterState:
@@ -248,17 +228,11 @@ class FittedFilter:
             # The observation is far from everything predicted: the prediction is kept without an update.
         return np.full(size, 1.0 / size)
 
-    # -- a whole sequence ---------------------------------------------------------------------------------------------
-
     @one_blas_thread
     def filter(self, observations, initial=None) -> KernelMean:
-        """Return the distributions of the states given the observations up to each time; the first axis is time.
+        """Return the distributions of states given the ``observations`` (S, q) up to each time; the first axis is time.
 
-        Parameters
-        ----------
-        observations : array_like (S, q)
-        initial : array_like (T,), optional
-            Weights of the first state's distribution on the training states; equal by default.
+        ``initial`` (T,) are weights of the first state's distribution on the training states; equal by default.
         """
         state, weights = self.start(initial), []
         for query in self.factor.extend(as_points(observations, "observations")):
@@ -290,9 +264,7 @@ class FittedFilter:
         queries = self.factor.extend(as_points(observations, "observations"))
         weights = np.atleast_2d(filtered.weights)
         if len(queries) != len(weights):
-            raise ValueError(
-                f"filtered has {len(weights)} times and observations {len(queries)}: give those it came from."
-            )
+            raise ValueError(f"filtered has {len(weights)} rows, observations {len(queries)}: use those it came from.")
         dynamics = Dynamics.of(self.dynamics.features[::-1], self.settings.ratio_regularization)
         backward = replace(self, dynamics=dynamics, factor=self.factor._replace(features=self.factor.features[::-1]))
         smoothed = np.array(weights)

@@ -17,7 +17,6 @@ from pymc_kernel.parallel import one_blas_thread
 _NUM_CASES = 200  # nearest training points, by which rules near an observation are compared
 _POINTS_A_FEATURE = 3  # at least, of a rule near an observation
 LEVELS = np.round(np.arange(0.05, 1.0, 0.05), 2)  # of the intervals whose coverage is counted
-_MAX_LATENTS = 8  # that a printed calibration shows
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +100,6 @@ class FittedRule:
         """Mean of the prior (p,), the posterior mean for an uninformative observation."""
         return self.ratio @ self.latent / self.ratio.sum() if self.prior is None else self.prior.mean()
 
-    # -- the embedding -----------------------------------------------------------------------------------------
-
     @one_blas_thread
     def weights(self, observed) -> np.ndarray:
         """Return the weights (m, n) of the training points for ``observed`` (m, q), as in the papers."""
@@ -135,16 +132,11 @@ class FittedRule:
         fallback = self.fallback
         return fallback + weights @ (self.latent - fallback)
 
-    # -- draws -----------------------------------------------------------------------------------------------
-
     @cached_property
     def residuals(self) -> np.ndarray:
         """Training latents minus their leave-one-out predictions, (n, p)."""
         if not isinstance(self.path, RidgePath):
-            raise ValueError(
-                "draws by residuals need KernelBayesRule, whose weights of training points are not negative; take "
-                "intervals and draws from condition(observed)."
-            )
+            raise ValueError("draws by residuals need KernelBayesRule; draw from condition(observed) instead.")
         return self.path.leave_one_out(self.latent - self.fallback, self.regularization)
 
     @one_blas_thread
@@ -245,6 +237,9 @@ class FittedRule:
     ) -> "RuleCalibration":
         """Return the calibration of the posteriors, from pairs that the rule was not fitted to.
 
+        It holds ranks, coverage of marginal intervals and TARP coverage; :func:`pymc_kernel.plot_calibration` draws it.
+        With pairs it takes one product with an n x r matrix per case, without also five regressions, O(n r^2).
+
         Parameters
         ----------
         latent, observed : array_like (m, p), (m, q), optional
@@ -255,15 +250,6 @@ class FittedRule:
         num_cases : int
             Training pairs used, where no others are given; drawn by their weights.
         rng : int or numpy.random.Generator, optional
-
-        Returns
-        -------
-        RuleCalibration
-            Ranks, coverage of marginal intervals, TARP coverage; :func:`pymc_kernel.plot_calibration` draws it.
-
-        Notes
-        -----
-        With pairs: one product with an n x r matrix per case. Without: also five regressions, O(n r^2).
         """
         rng = np.random.default_rng(rng)
         if (latent is None) != (observed is None):
@@ -296,24 +282,15 @@ def _squared_distances(points, place):
     return squared / (np.median(squared) or squared.mean() or 1.0)  # zero if over half coincide with it
 
 
-# -- whether posteriors cover the truth at their nominal levels ------------------------------------------------------
-
-
 class RuleCalibration(NamedTuple):
     """Ranks and coverage of truths in posteriors; for a right rule ranks are uniform, and coverage is the level."""
 
-    ranks: np.ndarray
-    """Share (m, p) of each marginal posterior below the truth: simulation-based calibration (Talts et al. 2018)."""
-    regions: np.ndarray
-    """Share (m,) of each posterior nearer to a random point than the truth: the TARP ranks (Lemos et al. 2023)."""
-    levels: np.ndarray
-    """Nominal levels (k,)."""
-    coverage: np.ndarray
-    """Share (k, p) of truths in the central marginal intervals of these levels."""
-    tarp: np.ndarray
-    """Share (k,) of truths within the joint regions of these levels around random points."""
-    standard_error: np.ndarray
-    """Of both shares at the nominal level, (k,)."""
+    ranks: np.ndarray  #: share (m, p) of each marginal posterior below the truth: simulation-based calibration
+    regions: np.ndarray  #: share (m,) of each posterior nearer a random point than the truth (TARP, Lemos et al. 2023)
+    levels: np.ndarray  #: nominal levels (k,)
+    coverage: np.ndarray  #: share (k, p) of truths in the central marginal intervals of these levels
+    tarp: np.ndarray  #: share (k,) of truths within the joint regions of these levels around random points
+    standard_error: np.ndarray  #: of both shares at the nominal level, (k,)
 
     def __repr__(self):
         nominal = 0.5, 0.9
@@ -323,10 +300,10 @@ class RuleCalibration(NamedTuple):
             f"Calibration by {len(self.regions)} cases: shares of truths within intervals of "
             f"{', '.join(f'{level:.0%}' for level in nominal)}, expected to be off by "
             f"{', '.join(f'{100 * error:.1f}' for error in self.standard_error[at])} points",
-            *(f"  latent[{j}]  {_percentages(shares)}" for j, shares in enumerate(coverage[:_MAX_LATENTS])),
+            *(f"  latent[{j}]  {_percentages(shares)}" for j, shares in enumerate(coverage[:8])),
         ]
-        if len(coverage) > _MAX_LATENTS:
-            lines.append(f"  and {len(coverage) - _MAX_LATENTS} more")
+        if len(coverage) > 8:
+            lines.append(f"  and {len(coverage) - 8} more")
         lines += [f"  jointly    {_percentages(self.tarp[at])}", f"largest gap: {self.worst_gap():.1f} standard errors"]
         return "\n".join(lines)
 

@@ -23,9 +23,7 @@ def check_pairs(**samples) -> None:
 def resolved(kernel, points: np.ndarray, rng: np.random.Generator):
     """Return a user's kernel with numbers for its length scales; one without ``resolve`` as it is."""
     if not callable(kernel) or not hasattr(kernel, "diagonal"):
-        raise TypeError(
-            f"{type(kernel).__name__} is no kernel: it must give Gram matrices, kernel(x, y), and kernel.diagonal(x)."
-        )
+        raise TypeError(f"{type(kernel).__name__} is no kernel: it must give kernel(x, y) and kernel.diagonal(x).")
     return kernel.resolve(points, rng) if hasattr(kernel, "resolve") else kernel
 
 

@@ -46,9 +46,7 @@ class KernelMean:
         n = len(self.points)
         self.weights = np.full(n, 1.0 / n) if weights is None else np.asarray(weights, dtype=float)
         if self.weights.ndim not in (1, 2) or self.weights.shape[-1] != n or not np.isfinite(self.weights).all():
-            raise ValueError(
-                f"weights must be finite, of shape ({n},) or (m, {n}): one per point, got {self.weights.shape}."
-            )
+            raise ValueError(f"weights must be finite, of shape ({n},) or (m, {n}), got {self.weights.shape}.")
         self.kernel = latent_kernel(kernel, self.points, np.random.default_rng(rng))
 
     def __len__(self):
@@ -60,19 +58,10 @@ class KernelMean:
             raise TypeError("this kernel mean stands for one distribution and has no first axis.")
         return KernelMean(self.points, self.weights[index], self.kernel)
 
-    # -- expectations -------------------------------------------------------------------------------------
-
     @one_blas_thread
     def expectation(self, function) -> np.ndarray:
-        """Return sum_i w_i f(z_i).
+        """Return sum_i w_i f(z_i) of a function of points (n, d), or of its values (n,), or (n, p) for p functions.
 
-        Parameters
-        ----------
-        function : callable or array_like (n,) or (n, p)
-            Of points (n, d), or its values at the points; many functions at once as columns.
-
-        Notes
-        -----
         The theory covers functions in the RKHS of the kernel, which are smooth. Indicators and steep functions are
         averaged as well, without that guarantee; for probabilities use :meth:`quantile`.
         """
@@ -119,8 +108,6 @@ class KernelMean:
         squared = np.einsum("mi,mi->m", difference, KernelMean(points, difference, self.kernel)(points))
         out = np.sqrt(np.maximum(squared, 0.0))
         return out[0] if self.weights.ndim == other.weights.ndim == 1 else out
-
-    # -- from weights to a distribution ----------------------------------------------------------------------
 
     def quantile(self, probabilities) -> np.ndarray:
         """Return marginal quantiles, shape (q, d) or (m, q, d).

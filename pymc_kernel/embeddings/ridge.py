@@ -13,12 +13,10 @@ from scipy.linalg import eigh, solve_triangular
 
 from pymc_kernel.kernels import FeatureKernel
 from pymc_kernel.kernels.points import SMALLEST
-from pymc_kernel.linalg import pivoted_cholesky
+from pymc_kernel.linalg import ROUNDING, pivoted_cholesky
 
-_ROUNDING = 1e-12  # of the largest eigenvalue
 _NUM_FOLDS = 5  # holding out a fifth costs little accuracy, and takes five fits
-# Of the largest eigenvalue; beyond the grid the prediction is nearly constant.
-_GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)
+_GRID = 10.0 ** np.arange(-7.0, 1.1, 0.25)  # of the largest eigenvalue; beyond it predictions are nearly constant
 
 
 class GramFactor(NamedTuple):
@@ -29,33 +27,19 @@ class GramFactor(NamedTuple):
 
 
 def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng: np.random.Generator) -> GramFactor:
-    """Return features of a kernel on ``points`` (n, d).
+    """Return features of a ``kernel`` with a numeric length scale on ``points`` (n, d); O(n r^2) time, O(n r) memory.
 
-    Parameters
-    ----------
-    kernel
-        With a numeric length scale. A :class:`~pymc_kernel.kernels.FeatureKernel` brings its features along.
-    points : ndarray (n, d)
-    num_basis : int
-        Largest number of features. Where the tolerance would need more, the factor is Nystroem's with this many points,
-        drawn at random: greedy pivots would be outlying points.
-    tolerance : float
-        Largest trace of what is left out, as a share of the trace of the Gram matrix.
-    rng : numpy.random.Generator
-        Draws Nystroem's points.
-
-    Notes
-    -----
-    O(n r^2) time and O(n r) memory; the Gram matrix is never formed.
+    There are at most ``num_basis``. Where the ``tolerance``, the largest trace of what is left out as a share of that
+    of the Gram matrix, would need more, the factor is Nystroem's with this many points, drawn at random: greedy pivots
+    would be outlying points. A :class:`~pymc_kernel.kernels.FeatureKernel` brings its features along. The Gram matrix
+    is never formed.
     """
     if isinstance(kernel, FeatureKernel):
         return GramFactor(np.ascontiguousarray(kernel.features(points), dtype=float), kernel.features)
     n, diagonal = len(points), kernel.diagonal(points)
     trace = diagonal.sum()
     if not trace > n * SMALLEST**2:  # else its inverse has no floating-point number
-        raise ValueError(
-            "the kernel is zero at all points, or nearly: it cannot distinguish them; take another kernel."
-        )
+        raise ValueError("the kernel is zero at all points, or nearly, and cannot distinguish them: take another one.")
     # A remainder of at most this on each entry of the diagonal keeps its sum below the share of the trace.
     level = tolerance * trace / n
     features, pivots = pivoted_cholesky(diagonal, lambda chosen: kernel(points, points[chosen]), num_basis, level)
@@ -70,7 +54,7 @@ def factorize(kernel, points: np.ndarray, num_basis: int, tolerance: float, rng:
         return GramFactor(np.ascontiguousarray(features), on_pivots)
     centers = points[rng.choice(n, size=num_basis, replace=False)]
     values, vectors = eigh(kernel(centers))
-    kept = values > _ROUNDING * values[-1]
+    kept = values > ROUNDING * values[-1]
     root = vectors[:, kept] / np.sqrt(values[kept])
     features = kernel(points, centers) @ root
     return GramFactor(features, lambda new: kernel(new, centers) @ root)

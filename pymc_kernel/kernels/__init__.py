@@ -19,21 +19,7 @@ from pymc_kernel.kernels.families import (
 from pymc_kernel.kernels.points import median_distance
 
 __all__ = [
-    "DotProductKernel",
-    "FeatureKernel",
-    "Gaussian",
-    "InverseMultiquadric",
-    "Kernel",
-    "Laplace",
-    "Linear",
-    "Matern32",
-    "Matern52",
-    "Polynomial",
-    "Product",
-    "RadialKernel",
-    "RandomFourierFeatures",
-    "RationalQuadratic",
-    "Sum",
-    "median_distance",
-    "random_fourier_features",
-]
+    "DotProductKernel", "FeatureKernel", "Gaussian", "InverseMultiquadric", "Kernel", "Laplace", "Linear", "Matern32",
+    "Matern52", "Polynomial", "Product", "RadialKernel", "RandomFourierFeatures", "RationalQuadratic", "Sum",
+    "median_distance", "random_fourier_features",
+]  # fmt: skip

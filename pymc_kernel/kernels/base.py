@@ -21,9 +21,7 @@ _ROWS = 1024  # of a Gram matrix that are in memory at a time
 def _within_range(values):
     """Return the values; an error where they are too large for floating point."""
     if not np.isfinite(values).all():
-        raise ValueError(
-            "values of the kernel are too large for floating point: rescale x and y, or take a larger length_scale."
-        )
+        raise ValueError("values of the kernel are too large for floating point: take a larger length_scale.")
     return values
 
 
@@ -58,20 +56,13 @@ class Kernel:
             return
         scale = np.array(as_numbers(self.length_scale, "length_scale"))
         if scale.ndim > 1 or scale.size == 0 or not (np.isfinite(scale).all() and (scale > 0).all()):
-            raise ValueError(
-                "length_scale must be a positive number or a vector of one positive number per dimension, "
-                f"got {self.length_scale!r}."
-            )
+            raise ValueError(f"length_scale must be positive, a number or one a dimension, got {self.length_scale!r}.")
         object.__setattr__(self, "length_scale", scale.item() if scale.ndim == 0 else scale)
-
-    # -- what a family defines ---------------------------------------------------------------------
 
     @property
     def shape_parameters(self) -> tuple[float, float]:
         """The pair (a, b) of the compiled profile."""
         return 1.0, 1.0
-
-    # -- length scale -------------------------------------------------------------------------------
 
     def resolve(self, points, rng: np.random.Generator | None = None):
         """Return this kernel with a numeric length scale, learned from ``points`` (n, d) if it is "median"."""
@@ -82,16 +73,11 @@ class Kernel:
     def inverse_length_scale(self, num_dims: int) -> np.ndarray:
         """Return 1 / l as a vector (d,); an error where the length scale does not fit ``num_dims``."""
         if isinstance(self.length_scale, str):
-            raise ValueError(
-                f"{type(self).__name__}(length_scale={self.length_scale!r}) has no number yet: call "
-                ".resolve(points) first, or give a number."
-            )
+            raise ValueError(f"{type(self).__name__} has no number for length_scale yet: call .resolve(points) first.")
         scale = np.atleast_1d(np.asarray(self.length_scale, dtype=float))
         if scale.size not in (1, num_dims):
             raise ValueError(f"length_scale has {scale.size} entries, but the points have {num_dims} dimensions.")
         return np.full(num_dims, 1.0) / scale
-
-    # -- public calculus ----------------------------------------------------------------------------
 
     def __call__(self, x, y=None) -> np.ndarray:
         """Return the Gram matrix k(x_i, y_j), shape (n, m); ``y`` defaults to ``x``. O(n m d) time."""
@@ -104,17 +90,9 @@ class Kernel:
 
     @one_blas_thread
     def dot(self, x, weights, y=None) -> np.ndarray:
-        """Return k(x, y) @ weights without ever holding the n x m matrix.
+        """Return k(x, y) @ weights without ever holding the n x m matrix: 1024 rows are in memory at a time.
 
-        Parameters
-        ----------
-        x, y : array_like (n, d), (m, d)
-            ``y`` defaults to ``x``.
-        weights : array_like (m,) or (m, p)
-
-        Notes
-        -----
-        1024 rows of the matrix are in memory at a time.
+        ``x`` is (n, d), ``y`` (m, d), by default ``x``, the weights (m,) or (m, p).
         """
         x, y = self._pair(x, y)
         weights = as_numbers(weights, "weights")
@@ -129,8 +107,6 @@ class Kernel:
         """Return the gradient in the first argument, d k(x_i, y_j) / d x_i, shape (n, m, d)."""
         raise NotImplementedError
 
-    # -- shared machinery ---------------------------------------------------------------------------
-
     def _pair(self, x, y):
         x = as_points(x, "x")
         return x, x if y is None else as_points(y, "y", num_dims=x.shape[1])
@@ -142,10 +118,6 @@ class Kernel:
                 f"{type(self).__name__} is not smooth enough at zero distance for {what}; "
                 "use Gaussian, RationalQuadratic or InverseMultiquadric."
             )
-
-    def profile_matrix(self, x, y, order) -> np.ndarray:
-        """Return the derivative of an order of the scalar profile for all pairs of points, (n, m)."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,7 +142,7 @@ class RadialKernel(Kernel):
         raise NotImplementedError(f"{type(self).__name__} has no spectral density here.")
 
     def profile_matrix(self, x, y, order) -> np.ndarray:
-        """See :meth:`Kernel.profile_matrix`; a function of scaled squared distances."""
+        """Return the derivative of an order of the scalar profile for all pairs of points, (n, m)."""
         inverse = self.inverse_length_scale(x.shape[1])
         out = np.empty((len(x), len(y)))
         arrays = x, np.ascontiguousarray(y.T), inverse, self.family, *self.shape_parameters, order, out
@@ -199,7 +171,7 @@ class DotProductKernel(Kernel):
 
     @one_blas_thread
     def profile_matrix(self, x, y, order) -> np.ndarray:
-        """See :meth:`Kernel.profile_matrix`; a function of scaled products."""
+        """Return the derivative of an order of the scalar profile for all pairs of points, (n, m)."""
         inverse = self.inverse_length_scale(x.shape[1])
         with np.errstate(over="ignore", invalid="ignore"):
             out = (x * inverse) @ (y * inverse).T

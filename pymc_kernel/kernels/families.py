@@ -141,18 +141,10 @@ class Linear(Polynomial):
 
 @dataclass(frozen=True, eq=False)
 class RandomFourierFeatures:
-    """Features whose scalar products approximate a kernel: k(x, y) ~ features(x) @ features(y).
+    """Features whose scalar products approximate a kernel: k(x, y) ~ features(x) @ features(y)."""
 
-    Attributes
-    ----------
-    frequencies : ndarray (m, d)
-        In units of 1 / x.
-    phases : ndarray (m,)
-        Uniform on [0, 2 pi).
-    """
-
-    frequencies: np.ndarray
-    phases: np.ndarray
+    frequencies: np.ndarray  #: (m, d), in units of 1 / x
+    phases: np.ndarray  #: (m,), uniform on [0, 2 pi)
 
     @one_blas_thread
     def __call__(self, x) -> np.ndarray:
@@ -166,20 +158,10 @@ def random_fourier_features(
 ) -> RandomFourierFeatures:
     """Return random Fourier features of a radial kernel (Rahimi and Recht 2007).
 
-    Parameters
-    ----------
-    kernel
-        Gaussian, Matern, Laplace, rational quadratic or inverse multiquadric, with a numeric length scale.
-    num_features : int
-        The error of one kernel value has a standard deviation of about 1 / sqrt(num_features).
-    num_dims : int
-        Dimension of the points.
-    rng : numpy.random.Generator
-        Draws frequencies and phases.
-
-    Notes
-    -----
-    The frequencies of exp(-r^2 / (2 l^2)) are N(0, l^-2 I); the heavier spectra are normal scale mixtures.
+    The ``kernel`` is Gaussian, Matern, Laplace, rational quadratic or inverse multiquadric, with a numeric length
+    scale, of points of dimension ``num_dims``; ``rng`` draws frequencies and phases. The error of one kernel value has
+    a standard deviation of about 1 / sqrt(num_features). The frequencies of exp(-r^2 / (2 l^2)) are N(0, l^-2 I); the
+    heavier spectra are normal scale mixtures.
     """
     if not isinstance(kernel, RadialKernel):
         raise TypeError(f"only radial kernels have a spectral density, got {type(kernel).__name__}.")
@@ -189,18 +171,9 @@ def random_fourier_features(
     return RandomFourierFeatures(frequencies, rng.uniform(0.0, 2.0 * np.pi, size=num_features))
 
 
-# -- kernels made of kernels ---------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Sum:
-    """k(x, y) = sum_j k_j(x, y).
-
-    Parameters
-    ----------
-    kernels : sequence of kernels
-        All on the same points.
-    """
+    """k(x, y) = sum_j k_j(x, y), of a sequence of ``kernels`` on the same points."""
 
     kernels: Sequence
 
@@ -225,16 +198,14 @@ class Sum:
 class Product:
     """k(x, y) = prod_j k_j(x[columns_j], y[columns_j]): one kernel for each of several variables.
 
+    The kernel mean of a joint distribution under a product lies in the product space (Fukumizu et al. 2013, section 2).
+    For matrices, flattened to rows of points, :class:`~pymc_kernel.kernels.Linear` is the trace kernel tr(A B').
+
     Parameters
     ----------
     kernels : sequence of kernels
     columns : sequence of slice or of sequences of int
         The columns of the points that each kernel uses.
-
-    Notes
-    -----
-    The kernel mean of a joint distribution under a product lies in the product space (Fukumizu et al. 2013, section 2).
-    For matrices, flattened to rows of points, :class:`~pymc_kernel.kernels.Linear` is the trace kernel tr(A B').
     """
 
     kernels: Sequence
@@ -242,10 +213,7 @@ class Product:
 
     def __post_init__(self):
         if len(self.kernels) == 0 or len(self.kernels) != len(self.columns):
-            raise ValueError(
-                f"Product needs one set of columns for each kernel, got {len(self.kernels)} kernels and "
-                f"{len(self.columns)} sets."
-            )
+            raise ValueError(f"Product needs one set of columns a kernel, got {len(self.columns)}.")
 
     def _parts(self, points):
         points = as_points(points)
@@ -269,13 +237,7 @@ class Product:
 
 @dataclass(frozen=True, eq=False)
 class FeatureKernel:
-    """k(x, y) = features(x) @ features(y), of random Fourier features, learned ones or your own.
-
-    Parameters
-    ----------
-    features : callable
-        Points (n, d) -> (n, m).
-    """
+    """k(x, y) = features(x) @ features(y), (n, d) -> (n, m): random Fourier features, learned ones or your own."""
 
     features: Callable[[np.ndarray], np.ndarray]
 

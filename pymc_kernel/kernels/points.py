@@ -6,8 +6,9 @@ import numpy as np
 from scipy.spatial.distance import pdist
 from scipy.special import ndtri
 
+from pymc_kernel.linalg import ROUNDING
+
 MAD_TO_SD = 1.0 / ndtri(0.75)  # standard deviation of a normal distribution over its median absolute deviation
-_ROUNDING = 1e-12  # of the largest number of a column: what varies less is constant
 SMALLEST, LARGEST = 1e-60, 1e60  # their fourth powers, as in curvatures, still fit into floating point
 
 
@@ -41,15 +42,9 @@ def as_numbers(values, name: str) -> np.ndarray:
 def as_points(points, name: str = "points", finite: bool = True, num_dims: int | None = None) -> np.ndarray:
     """Return ``points`` as a contiguous float array (n, d); a vector becomes one column.
 
-    A read-only array is copied, since Numba would compile all code anew for it.
-
-    Raises
-    ------
-    TypeError
-        For anything but an array of real numbers.
-    ValueError
-        For another shape, no points, no dimensions or another number than ``num_dims``, or, if ``finite``, for NaN and
-        infinities.
+    A read-only array is copied, since Numba would compile all code anew for it. Raises ``TypeError`` for anything but
+    an array of real numbers, ``ValueError`` for another shape, no points, no dimensions or another number than
+    ``num_dims``, and, if ``finite``, for NaN and infinities.
     """
     points = as_numbers(points, name)
     if points.ndim == 1:
@@ -57,9 +52,7 @@ def as_points(points, name: str = "points", finite: bool = True, num_dims: int |
     if points.ndim != 2 or 0 in points.shape:
         raise ValueError(f"{name} must have shape (n, d) with n >= 1 and d >= 1, got {points.shape}.")
     if num_dims is not None and points.shape[1] != num_dims:
-        raise ValueError(
-            f"{name} has {points.shape[1]} dimensions (columns) and the other points {num_dims}; they must agree."
-        )
+        raise ValueError(f"{name} has {points.shape[1]} dimensions (columns), others {num_dims}: they must agree.")
     if finite and not np.isfinite(points).all():
         bad = int((~np.isfinite(points)).any(axis=1).sum())
         raise ValueError(f"{name} has {bad} of {len(points)} rows with NaN or infinite values; drop or repair them.")
@@ -76,10 +69,7 @@ def check_magnitude(values: np.ndarray, name: str) -> None:
 
 
 def as_weights(weights, size: int, name: str = "weights", signed: bool = False) -> np.ndarray:
-    """Return weights (size,) that sum to one, equal ones for None; ``signed`` ones may be negative.
-
-    Raises ``ValueError`` for invalid weights.
-    """
+    """Return weights (size,) that sum to one, equal for None; ``signed`` ones may be negative; raise if invalid."""
     if weights is None:
         return np.full(size, 1.0 / size)
     weights = as_numbers(weights, name)
@@ -97,7 +87,7 @@ def scales_of(points: np.ndarray, weights: np.ndarray | None = None) -> tuple[np
     mean = np.average(points, axis=0, weights=weights)
     scale = np.sqrt(np.average((points - mean) ** 2, axis=0, weights=weights))
     # The computed spread of a constant column is rounding.
-    return mean, np.where(scale > _ROUNDING * np.abs(points).max(axis=0), scale, 1.0)
+    return mean, np.where(scale > ROUNDING * np.abs(points).max(axis=0), scale, 1.0)
 
 
 def robust_scales(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -107,45 +97,32 @@ def robust_scales(points: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """
     low, middle, high = np.quantile(points, [0.25, 0.5, 0.75], axis=0)
     spread = MAD_TO_SD * (high - low) / 2.0
-    return middle, np.where(spread > _ROUNDING * np.abs(points).max(axis=0), spread, scales_of(points)[1])
+    return middle, np.where(spread > ROUNDING * np.abs(points).max(axis=0), spread, scales_of(points)[1])
 
 
 def median_distance(points, rng: np.random.Generator | None = None, max_points: int = 1000) -> float:
     """Return the median Euclidean distance between two of the points: the median heuristic.
 
+    It is positive, in the units of the points. Coinciding pairs (the rejected proposals of a chain) count; where they
+    are the majority, the median is taken over the others. Time and memory are O(min(n, max_points)^2), 4 MB at the
+    default size. Raises ``ValueError`` for fewer than two points, non-finite values, points that all coincide, or a
+    missing ``rng``.
+
     Parameters
     ----------
     points : array_like (n, d) or (n,)
-        At least two rows. The result is in the units of these points.
+        At least two rows.
     rng : numpy.random.Generator, optional
         Draws the subsample where there are more than ``max_points`` points; needed only then.
     max_points : int
         Up to here the median over all pairs is exact; above, it is that of a random subsample of this size.
-
-    Returns
-    -------
-    float
-        Positive. Coinciding pairs (the rejected proposals of a chain) count; where they are the majority,
-        the median is taken over the others.
-
-    Raises
-    ------
-    ValueError
-        For fewer than two points, non-finite values, points that all coincide, or a missing ``rng``.
-
-    Notes
-    -----
-    Time and memory O(min(n, max_points)^2): 4 MB at the default size.
     """
     points = as_points(points, finite=False)
     if points.shape[0] < 2:
         raise ValueError(f"points must have shape (n, d) with n >= 2, got {points.shape}.")
     if points.shape[0] > max_points:
         if rng is None:
-            raise ValueError(
-                f"{points.shape[0]} points are more than max_points={max_points}, so a subsample is drawn: "
-                "pass rng=numpy.random.default_rng(seed), or raise max_points."
-            )
+            raise ValueError(f"{len(points)} points exceed {max_points=}: pass rng=numpy.random.default_rng(seed).")
         points = points[rng.choice(points.shape[0], size=max_points, replace=False)]
     distances = pdist(points)
     if not np.isfinite(distances).all():

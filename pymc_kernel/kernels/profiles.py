@@ -14,13 +14,9 @@ import numpy as np
 
 from pymc_kernel.machine_code import compiled
 
-GAUSSIAN = 0
-POWER = 1  # (1 + s / a)^-b: rational quadratic (a = 2 alpha, b = alpha), inverse multiquadric (a = 1)
-MATERN32 = 2
-MATERN52 = 3
-LAPLACE = 4
-POLYNOMIAL = 5  # (a + t)^b with b a whole number: linear (b = 1) and polynomial
-
+# POWER is (1 + s / a)^-b: rational quadratic (a = 2 alpha, b = alpha), inverse multiquadric (a = 1); POLYNOMIAL is
+# (a + t)^b with b a whole number: linear (b = 1) and polynomial.
+GAUSSIAN, POWER, MATERN32, MATERN52, LAPLACE, POLYNOMIAL = range(6)
 
 # Adding 1.5 * 2^52 rounds a number of moderate size to the nearest whole one and leaves that in the last bits.
 _ROUNDER = 6755399441055744.0
@@ -113,23 +109,12 @@ def fill_derivatives(family, a, b, argument, value, slope, curvature):
 
 @compiled
 def fill_profile(family, a, b, order, argument, out):
-    """Write the ``order``-th derivative of the profile at each ``argument`` into ``out``.
+    """Write the ``order``-th derivative of the profile at each ``argument`` (n,) into ``out``, maybe the same array.
 
-    Parameters
-    ----------
-    family : int
-        One of the constants of this module.
-    a, b : float
-        Shape parameters, see the constants; ignored where a family has none.
-    order : int
-        0 for the value. The smooth families have every order, Matern and Laplace up to the second.
-    argument, out : ndarray (n,)
-        May be the same array.
-
-    Notes
-    -----
-    Where a derivative is singular at zero distance (Matern 3/2 from the second, Laplace from the first)
-    the value 0 is written there: it only ever multiplies a displacement that is zero too.
+    ``family`` is one of the constants of this module, with shape parameters ``a`` and ``b``, ignored where it has none;
+    order 0 is the value. The smooth families have every order, Matern and Laplace up to the second. Where a derivative
+    is singular at zero distance (Matern 3/2 from the second, Laplace from the first) the value 0 is written: it only
+    ever multiplies a displacement that is zero too.
     """
     n = argument.shape[0]
     if family == GAUSSIAN:

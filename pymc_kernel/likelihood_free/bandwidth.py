@@ -30,27 +30,19 @@ class TooManyFailures(ValueError):
 class Pilot(NamedTuple):
     """Simulations near the posterior."""
 
-    positions: np.ndarray
-    """(n, d), of the last rounds, and of the replicates."""
-    summaries: np.ndarray
-    """(n, q), one simulation at each position."""
-    centers: np.ndarray
-    """(k, d), draws of the approximate posterior."""
-    replicates: list[np.ndarray]
-    """Summaries (r, q) of several simulations at each of these centers."""
+    positions: np.ndarray  #: (n, d), of the last rounds, and of the replicates
+    summaries: np.ndarray  #: (n, q), one simulation at each position
+    centers: np.ndarray  #: (k, d), draws of the approximate posterior
+    replicates: list[np.ndarray]  #: summaries (r, q) of several simulations at each of these centers
 
 
 class Bandwidth(NamedTuple):
     """A bandwidth and its accuracy."""
 
-    factor: np.ndarray
-    """(q, q), lower Cholesky factor of the kernel's covariance."""
-    relative: float
-    """Standard deviation of the kernel over a simulation's, in directions whose mean moves with the parameters."""
-    recommended: int
-    """Simulations for each estimate that give the wanted variance at a relative bandwidth of one half."""
-    offset: float
-    """Root mean square distance of the observed summaries from simulated ones, in standard deviations of the latter."""
+    factor: np.ndarray  #: (q, q), lower Cholesky factor of the kernel's covariance
+    relative: float  #: standard deviation of the kernel over a simulation's, where its mean moves with the parameters
+    recommended: int  #: simulations an estimate that give the wanted variance at a relative bandwidth of one half
+    offset: float  #: root mean square distance of observed summaries from simulated ones, in deviations of the latter
     hidden: float
     """How much the spread of the summaries varies over the posterior, relative to what would remain if the
     posterior used it, as a ratio of standard deviations; above one where information is lost."""
@@ -61,23 +53,10 @@ def explore(
 ) -> Pilot:
     """Return simulations at positions near the posterior, found in rounds of regression-adjusted rejection.
 
-    Parameters
-    ----------
-    prior : ndarray (n, d)
-        Draws of the prior, at least 0.3 ``num_pilot`` of them, on a scale without bounds.
-    simulate : callable
-        positions (k, d) -> summaries (k, q), NaN where a simulation failed.
-    observed : ndarray (q,)
-    num_pilot : int
-        Simulations in all.
-    num_replicates : int
-        Simulations at each of the last positions.
-    rng : numpy.random.Generator
-
-    Raises
-    ------
-    TooManyFailures
-        Where fewer than ten simulations, or less than a tenth, succeeded.
+    There are ``num_pilot`` of them in all, ``num_replicates`` at each of the last positions. ``prior`` (n, d) are draws
+    of the prior, at least 0.3 ``num_pilot`` of them, on a scale without bounds. ``simulate`` takes positions (k, d) to
+    summaries (k, q), NaN where a simulation failed; those ``observed`` are (q,). Raises ``TooManyFailures`` where fewer
+    than ten simulations, or less than a tenth, succeeded.
     """
     prior, observed = as_points(prior, "prior"), as_numbers(observed, "observed")
     check_magnitude(prior, "prior")
@@ -146,8 +125,6 @@ def _ridge_fit(inputs, outputs, weights):
 def choose_bandwidth(pilot: Pilot, observed: np.ndarray, num_simulations: int, log_variance: float) -> Bandwidth:
     """Return the narrowest bandwidth that keeps the variance of the log estimate at ``log_variance``, within bounds.
 
-    Notes
-    -----
     With W the covariance of a simulation's summaries at the posterior, the kernel has covariance c^2 W along those
     combinations of summaries whose mean moves with the parameters, and 9 W along all others: these have no information
     on the parameters, and a narrow kernel there only makes the estimate noisy. For normal summaries the spread of the
@@ -237,9 +214,7 @@ def _hidden_information(offsets, informative):
 def _recommended(log_variance_at, log_variance, most):
     """Return how many simulations bring the variance down to ``log_variance`` at the ideal bandwidth."""
     count = 1
-    while True:
-        variance = log_variance_at(_RECOMMENDED_WIDTH, count)
-        if variance <= log_variance or 2 * count > most:
-            # Beyond what was simulated the variance falls as one over the number.
-            return max(count, math.ceil(count * variance / log_variance))
+    while (variance := log_variance_at(_RECOMMENDED_WIDTH, count)) > log_variance and 2 * count <= most:
         count *= 2
+    # Beyond what was simulated the variance falls as one over the number.
+    return max(count, math.ceil(count * variance / log_variance))

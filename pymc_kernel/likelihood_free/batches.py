@@ -31,8 +31,7 @@ class Batch(NamedTuple):
     """The result of one batch."""
 
     index: int
-    result: object
-    """None where it failed every time."""
+    result: object  #: None where it failed every time
     error: BaseException | None
 
 
@@ -57,33 +56,16 @@ class Workers:
         self.deaths = 0
 
     def run(
-        self,
-        task: Callable,
-        indices: Iterable[int],
-        arguments: Callable[[int], tuple],
-        retries: int = 1,
+        self, task: Callable, indices: Iterable[int], arguments: Callable[[int], tuple], retries: int = 1,
         max_in_flight: int | None = None,
-    ) -> Iterator[Batch]:
+    ) -> Iterator[Batch]:  # fmt: skip
         """Yield the batches ``task(*arguments(i))`` as they finish, in no fixed order.
 
-        Parameters
-        ----------
-        task : callable
-        indices : iterable of int
-        arguments : callable
-            Called for a batch when its turn comes, so that no more than ``max_in_flight`` arguments and results exist.
-        retries : int
-            A batch that raises an error, or whose process dies, is tried as many times again.
-        max_in_flight : int, optional
-            Batches submitted and not yet yielded; by default twice the workers, and 64 where their number is unknown.
+        ``arguments`` is called for a batch when its turn comes, so that no more than ``max_in_flight`` arguments and
+        results exist: of batches submitted and not yet yielded, by default twice the workers, and 64 where their number
+        is unknown. A batch that raises an error, or whose process dies, is tried as many as ``retries`` times again.
+        Raises ``WorkersLost`` where an executor that was given breaks.
 
-        Raises
-        ------
-        WorkersLost
-            Where an executor that was given breaks.
-
-        Notes
-        -----
         When a process dies all batches in flight are lost and each is suspect, so each then runs alone, until the one
         that kills its process is found. Closing the generator cancels what has not begun.
         """
@@ -177,7 +159,6 @@ class _Here:
 
 def _start_worker():
     """Let this worker process leave interrupts to its parent, end with it, and work in one thread."""
-    # The user's interrupt is for the parent, which ends its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
     leave_one_thread()

@@ -17,20 +17,11 @@ _FEWEST_DRAWS = 5 * _BATCHES
 
 @one_blas_thread
 def log_kernel_abc(simulated: np.ndarray, observed: np.ndarray, factor: np.ndarray, num_simulations: int) -> float:
-    """Return the log of the mean normal density of ``observed`` around the simulated summaries.
+    """Return the log of the mean normal density of ``observed`` (q,) around the ``simulated`` summaries (m, q).
 
     Its exponential is an unbiased estimate of the ABC likelihood, the density of the simulated summaries plus normal
-    noise of covariance L L'.
-
-    Parameters
-    ----------
-    simulated : ndarray (m, q)
-        Of the simulations that succeeded.
-    observed : ndarray (q,)
-    factor : ndarray (q,) or (q, q)
-        Bandwidths epsilon, or the lower Cholesky factor L of a bandwidth matrix.
-    num_simulations : int
-        All of them: those that failed count with a kernel of zero.
+    noise of covariance L L'. ``factor`` holds bandwidths epsilon (q,), or is the lower Cholesky factor L (q, q) of a
+    bandwidth matrix. ``num_simulations`` counts those that failed, too, with a kernel of zero.
     """
     simulated, observed = _checked(simulated, observed)
     factor = _checked_factor(factor, len(observed))
@@ -54,10 +45,7 @@ def _checked(simulated, observed):
     """Return summaries (m, q) and (q,) as floats; errors where they do not fit or are not finite."""
     simulated, observed = as_numbers(simulated, "simulated"), as_numbers(observed, "observed")
     if simulated.ndim != 2 or observed.shape != simulated.shape[1:] or not observed.size:
-        raise ValueError(
-            f"simulated must have shape (m, q) and observed (q,) with q >= 1, got {simulated.shape} and "
-            f"{observed.shape}."
-        )
+        raise ValueError(f"simulated of shape {simulated.shape} must be (m, q), observed of {observed.shape} (q,).")
     for name, values in (("simulated", simulated), ("observed", observed)):
         if not np.isfinite(values).all():
             raise ValueError(f"{name} has NaN or infinite numbers; leave failed simulations out.")
@@ -77,19 +65,10 @@ def _checked_factor(factor, width):
 def log_synthetic(simulated: np.ndarray, observed: np.ndarray, shrinkage: float = 0.0) -> float:
     """Return the normal log density of ``observed`` with mean and covariance of the simulated summaries (Wood 2010).
 
-    Parameters
-    ----------
-    simulated : ndarray (m, q)
-        More than q + 1 of them without shrinkage.
-    observed : ndarray (q,)
-    shrinkage : float
-        In [0, 1]: correlations are multiplied by 1 - shrinkage (Warton 2008; Ong et al. 2018).
-
-    Notes
-    -----
-    Even the exponential is biased, by a term of order 1 / m: use :func:`log_normal_unbiased` instead. Zero
-    (log -inf) where the covariance is singular up to rounding: summaries that depend on each other linearly, or too few
-    simulations.
+    There are simulated summaries (m, q), more than q + 1 of them without shrinkage, and observed ones (q,).
+    Correlations are multiplied by one minus the ``shrinkage``, in [0, 1] (Warton 2008; Ong et al. 2018). Even the
+    exponential is biased, by a term of order 1 / m: use :func:`log_normal_unbiased` instead. Zero (log -inf) where the
+    covariance is singular up to rounding: summaries that depend on each other linearly, or too few simulations.
     """
     simulated, observed = _checked(simulated, observed)
     if not 0.0 <= shrinkage <= 1.0:
@@ -113,20 +92,12 @@ def _squared_distance(factor, observed, mean):
 
 @one_blas_thread
 def log_normal_unbiased(simulated: np.ndarray, observed: np.ndarray) -> float:
-    """Return the log of the unbiased estimate of a normal density at ``observed``.
+    """Return the log of the unbiased estimate of a normal density at ``observed`` (q,).
 
-    Ghurye and Olkin (1969); Price et al. (2018).
-
-    Parameters
-    ----------
-    simulated : ndarray (m, q)
-        Independent draws of that normal distribution, more than q + 3 of them.
-    observed : ndarray (q,)
-
-    Notes
-    -----
-    Zero (log -inf) where the observation is so far out that M - (y - mean)(y - mean)' / (1 - 1 / m) is not positive
-    definite, M the scatter matrix. With the scatter's Cholesky factor that determinant needs one solve.
+    Ghurye and Olkin (1969); Price et al. (2018). ``simulated`` (m, q) are independent draws of that normal
+    distribution, more than q + 3 of them. Zero (log -inf) where the observation is so far out that M - (y - mean)(y -
+    mean)' / (1 - 1 / m) is not positive definite, M the scatter matrix. With the scatter's Cholesky factor that
+    determinant needs one solve.
     """
     simulated, observed = _checked(simulated, observed)
     m, q = simulated.shape

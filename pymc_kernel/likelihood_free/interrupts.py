@@ -64,9 +64,6 @@ def _is_main_thread():
 interrupts_wait = _InterruptsWait()
 
 
-# -- time limits ---------------------------------------------------------------------------------------
-
-
 class TimedOut(BaseException):
     """A call ran longer than its limit. Not an ``Exception``, so that a simulator's own handlers do not catch it."""
 

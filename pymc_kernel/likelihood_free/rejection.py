@@ -11,24 +11,15 @@ from pymc_kernel.parallel import one_blas_thread
 class Accepted(NamedTuple):
     """The simulations nearest to the data."""
 
-    index: np.ndarray
-    """(k,), the nearest first."""
-    weights: np.ndarray
-    """(k,), of the Epanechnikov kernel, sum one."""
-    epsilon: float
-    """The largest distance among them."""
+    index: np.ndarray  #: (k,), the nearest first
+    weights: np.ndarray  #: (k,), of the Epanechnikov kernel, sum one
+    epsilon: float  #: the largest distance among them
 
 
 def rejection(summaries: np.ndarray, observed: np.ndarray, quantile: float) -> Accepted:
-    """Return the share ``quantile`` of simulations whose summaries are nearest to the observed ones.
+    """Return the share ``quantile`` in (0, 1] of simulations nearest to the observed summaries, at least two.
 
-    Parameters
-    ----------
-    summaries : ndarray (n, q)
-        Of comparable scales.
-    observed : ndarray (q,)
-    quantile : float
-        In (0, 1]; at least two are accepted.
+    The ``summaries`` (n, q) are of comparable scales, those ``observed`` are (q,).
     """
     summaries, observed = _checked(summaries, observed)
     if not 0.0 < quantile <= 1.0:
@@ -58,25 +49,14 @@ def regression_adjusted(
 ) -> np.ndarray:
     """Return parameters (k, d) moved to the observed summaries by a local linear regression.
 
-    Parameters
-    ----------
-    latent : ndarray (k, d)
-        Of the accepted simulations, on a scale without bounds.
-    summaries : ndarray (k, q)
-    observed : ndarray (q,)
-    weights : ndarray (k,)
-
-    Notes
-    -----
-    Beaumont, Zhang and Balding (2002), equations 4 to 6: theta_i - (s_i - s)' beta with beta by weighted least squares.
-    Where there are fewer simulations than coefficients the solution of least norm is taken.
+    Beaumont, Zhang and Balding (2002), equations 4 to 6: theta_i - (s_i - s)' beta with beta by weighted least squares;
+    where there are fewer simulations than coefficients the solution of least norm is taken. Accepted simulations have
+    ``latent`` (k, d), on a scale without bounds, ``summaries`` (k, q) and ``weights`` (k,); ``observed`` is (q,).
     """
     latent, (summaries, observed) = as_points(latent, "latent"), _checked(summaries, observed)
     if len(latent) != len(summaries) or np.shape(weights) != (len(latent),):
-        raise ValueError(
-            f"latent, summaries and weights must have one row each a simulation, got {len(latent)}, {len(summaries)} "
-            f"and weights of shape {np.shape(weights)}."
-        )
+        sizes = len(latent), len(summaries), np.shape(weights)
+        raise ValueError(f"latent, summaries and weights must have one row each a simulation, got {sizes}.")
     moves = summaries - observed
     root = np.sqrt(weights)[:, None]
     design = np.hstack([np.ones((len(latent), 1)), moves]) * root

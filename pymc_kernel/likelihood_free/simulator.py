@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from enum import IntEnum
+from enum import IntEnum, auto
 from typing import NamedTuple
 
 import numpy as np
@@ -16,23 +16,18 @@ class Status(IntEnum):
     """The outcome of one simulation."""
 
     NOT_RUN = -1
-    SUCCEEDED = 0
-    RAISED = 1
-    """The simulator raised an error."""
-    NOT_FINITE = 2
-    """It gave NaN or infinite numbers."""
-    TIMED_OUT = 3
-    LOST = 4
-    """Its batch failed, or the process that ran it died."""
+    SUCCEEDED = auto()
+    RAISED = auto()  #: the simulator raised an error
+    NOT_FINITE = auto()  #: it gave NaN or infinite numbers
+    TIMED_OUT = auto()
+    LOST = auto()  #: its batch failed, or the process that ran it died
 
 
 class Simulations(NamedTuple):
     """The results of several calls of a simulator."""
 
-    summaries: list[np.ndarray]
-    """Of the calls that succeeded."""
-    failed: int
-    """Calls that raised an error, or gave NaN or infinite numbers."""
+    summaries: list[np.ndarray]  #: of the calls that succeeded
+    failed: int  #: calls that raised an error, or gave NaN or infinite numbers
     first_error: Exception | None
 
 
@@ -43,12 +38,7 @@ def simulate_repeatedly(
 
     ``KeyboardInterrupt`` and the like are raised, and so are errors of ``summary`` on finite data: those are mistakes.
     With ``together``, one call returns all data sets (times, ...): an error fails all of them, NaN only the data sets
-    that they are in.
-
-    Raises
-    ------
-    ValueError
-        With ``together``, if the call returned another number of data sets.
+    that they are in. Raises ``ValueError`` with ``together``, if the call returned another number of data sets.
     """
     errors = []
 
@@ -63,10 +53,7 @@ def simulate_repeatedly(
     if together:
         data_sets = next(data_sets, np.empty((0,)))
         if not errors and (data_sets.ndim == 0 or len(data_sets) != times):
-            raise ValueError(
-                f"a vectorized simulator returned shape {data_sets.shape}; its first dimension must be size[0] = "
-                f"{times}, the number of data sets."
-            )
+            raise ValueError(f"a vectorized result's first dimension must be size[0], {times}, not {data_sets.shape}.")
     summaries = []
     for data in data_sets:
         values = data if summary is None or not np.isfinite(data).all() else np.asarray(summary(data), dtype=float)
@@ -80,13 +67,8 @@ def simulate_once(
 ) -> tuple[Status, list[np.ndarray] | None, Exception | None]:
     """Return the status of one simulation, its arrays where there are any, and the error where it raised one.
 
-    Parameters
-    ----------
-    simulate : callable
-        Called again after a time-out, at most ``retries`` times.
-    timeout : float, optional
-        Seconds; see :func:`~pymc_kernel.likelihood_free.interrupts.time_limit`.
-    retries : int
+    After a time-out, by ``timeout`` in seconds, it is called again, at most ``retries`` times; see
+    :func:`~pymc_kernel.likelihood_free.interrupts.time_limit`.
     """
     token = _RAISING.set(True)  # else predictive draws turn errors of a block's simulator into NaN
     try:

@@ -13,8 +13,7 @@ _DONE, _INCOMPLETE = 1, 2
 class ArraySpec(NamedTuple):
     """An array with one entry for each draw."""
 
-    shape: tuple[int, ...]
-    """Of one draw."""
+    shape: tuple[int, ...]  #: of one draw
     dtype: str
     dims: tuple[str, ...]
     fill: float | int
@@ -46,41 +45,17 @@ class Store:
 
 
 def open_store(
-    path: str | Path | None,
-    specs: dict[str, ArraySpec],
-    coords: dict,
-    draws: int,
-    batch_size: int | None,
-    identity: dict,
-    defaults: dict,
-) -> tuple[Store, dict]:
+    path: str | Path | None, specs: dict[str, ArraySpec], coords: dict, draws: int, batch_size: int | None,
+    identity: dict, defaults: dict,
+) -> tuple[Store, dict]:  # fmt: skip
     """Return the store at ``path``, which is made if there is none, and the identity that it was made with.
 
-    Its arrays are named ``group/variable``, and ``xarray.open_datatree`` reads them.
-
-    Parameters
-    ----------
-    path : str or Path, optional
-        None for a store in memory.
-    specs : dict
-        ``group/variable`` -> what it holds.
-    coords : dict
-        Dimension -> labels.
-    draws : int
-        More than the store holds extends it.
-    batch_size : int, optional
-        By default that of the store; for a new one a hundredth of the draws, at most 1,000.
-    identity : dict
-        What the simulations depend on, as texts; None means "as in the store".
-    defaults : dict
-        Values for what is None in the identity of a new store.
-
-    Raises
-    ------
-    ImportError
-        Without zarr.
-    ValueError
-        For a store made with other settings, which the message lists; for anything else at ``path``.
+    Its arrays are named ``group/variable``, and ``xarray.open_datatree`` reads them. Without a path it is in memory.
+    ``specs`` says what each array holds, ``coords`` has the labels of dimensions. More ``draws`` than the store holds
+    extend it; ``batch_size`` is by default that of the store, for a new one a hundredth of the draws, at most 1,000.
+    ``identity`` is what the simulations depend on, as texts, None for "as in the store", in a new one for ``defaults``.
+    Raises ``ImportError`` without zarr, ``ValueError`` for a store made with other settings, which the message lists,
+    and for anything else at ``path``.
     """
     # The default depends on the number of draws alone, so that runs can be repeated.
     own_size = batch_size or min(max(draws // 100, 1), 1000)
@@ -105,14 +80,9 @@ def _make(zarr, path, specs, coords, draws, batch_size, identity):
     making = path.with_name(f"{path.name}.making")
     group = zarr.open_group(making, mode="w", zarr_format=3)
     for name, spec in specs.items():
-        group.create_array(
-            name,
-            shape=(1, draws, *spec.shape),
-            chunks=(1, batch_size, *(max(s, 1) for s in spec.shape)),
-            dtype=spec.dtype,
-            fill_value=spec.fill,
-            dimension_names=("chain", "draw", *spec.dims),
-        )
+        shape, piece = (1, draws, *spec.shape), (1, batch_size, *(max(s, 1) for s in spec.shape))
+        options = {"dtype": spec.dtype, "fill_value": spec.fill, "dimension_names": ("chain", "draw", *spec.dims)}
+        group.create_array(name, shape=shape, chunks=piece, **options)
     group.create_array("done", shape=(-(-draws // batch_size),), chunks=(1,), dtype="u1", dimension_names=("batch",))
     _write_coords(group, specs, coords, draws)
     group.attrs["pymc_kernel"] = {"format": _FORMAT, "batch_size": batch_size, "identity": identity}
@@ -137,9 +107,7 @@ def _opened(zarr, path, specs, coords, draws, batch_size, identity):
         group = zarr.open_group(path, mode="r+", zarr_format=3)
         made = group.attrs["pymc_kernel"]
     except (KeyError, FileNotFoundError):
-        raise ValueError(
-            f"{path} is there and is no finished store of simulations; give another path, or remove it."
-        ) from None
+        raise ValueError(f"{path} is there and is no finished store: give another path, or remove it.") from None
     stored = made["identity"] | {"batch size": made["batch_size"], "format": made["format"]}
     wanted = {key: stored.get(key) if value is None else value for key, value in identity.items()}
     wanted |= {"batch size": batch_size or made["batch_size"], "format": _FORMAT}

@@ -1,27 +1,23 @@
 """Checks of the draws of chains for a part of the density that they lack.
 
 **Coverage of a surrogate.** Moves hardly ever propose places where the surrogate is far too low, and a chain that gets
-there is stuck. The draws then look well mixed, with all chains alike, but lack a part of the posterior: the neck of a
-funnel, heavy tails. Moves along a surrogate s work like independent proposals from s, with importance weights
-w = pi / s. Of n proposals n s(A) are expected in the region A where w > t, and s(A) is at most pi(A) / t: less than one
-if n pi(A) < t. pi(A) is estimated from the upper tail of the weights at the draws, by a generalized Pareto distribution
-(Vehtari et al. 2024). So the weights at the draws reveal the mass of a part that was never visited.
+there is stuck: draws look well mixed, but lack the neck of a funnel, or heavy tails. Moves along a surrogate s work
+like independent proposals from s, with importance weights w = pi / s. Of n proposals n s(A) are expected in the region
+A where w > t, and s(A) is at most pi(A) / t: less than one if n pi(A) < t. pi(A) is estimated from the upper tail of
+the weights at the draws, by a generalized Pareto distribution (Vehtari et al. 2024).
 
-**Open ends.** Moves along a surrogate hardly leave the region that the surrogate knows, so its ends can act as walls
-that are not in the density: on a long ridge chains then agree with each other, and all of them lack the rest. R-hat
-cannot show that, a few evaluations can. Draws near the end of a coordinate are shifted outward along it, and their
-other coordinates by a function of this one alone; the map preserves volume. Then the mean ratio of densities, shifted
-to unshifted, is the ratio of the marginal densities there, whatever the shape of the target. With each ratio cut off at
-one it is a lower bound, so the larger of two maps may be taken. If draws beyond a quantile exceed it by e on average, a
-shift by e has a mean ratio of exp(-1) for an exponential tail and a half for a uniform one, the most of any log-concave
-tail. At a wall that only the chains have, the density does not fall. An end that seems open is judged again by more
-draws: of many ends, each with two maps, one exceeds any level by chance.
+**Open ends.** The ends of the region that a surrogate knows can act as walls that are not in the density: on a long
+ridge chains then agree, and all lack the rest. Draws near the end of a coordinate are shifted outward along it, and
+their other coordinates by a function of this one alone; the map preserves volume. Then the mean ratio of densities,
+shifted to unshifted, is the ratio of the marginal densities there, whatever the shape of the target. With each ratio
+cut off at one it is a lower bound, so the larger of two maps may be taken. If draws beyond a quantile exceed it by e on
+average, a shift by e has a mean ratio of exp(-1) for an exponential tail and a half for a uniform one, the most of any
+log-concave tail. An end that seems open is judged again by more draws: of many ends one exceeds any level by chance.
 
 **Missed modes.** If a chain covers its target, there are draws near every point whose log density is no lower than
-theirs. Points that were evaluated before the chain began, at draws from the prior for example, were not chosen by the
-chain: one that is as high as the draws, with a valley between it and the nearest of them, belongs to a mode that the
-chain has not visited. R-hat does not show that where all chains are in one mode. A few such points seldom lie in a
-narrow mode, but one on its slope is enough: a short climb is made from every hill other than the highest.
+theirs. Points that were evaluated before the chain began, at draws from the prior for example, were not chosen by it:
+one that is as high as the draws, with a valley between it and the nearest of them, belongs to a mode not visited. Few
+of them lie in a narrow mode, but one on its slope is enough: a short climb is made from all hills but the highest.
 """
 
 import math
@@ -96,13 +92,7 @@ def _tail(ordered):
     excesses = excesses[excesses > 1e-12 * ordered[-1]]
     if excesses.size < 5 or np.ptp(excesses) == 0.0:
         return None
-    shape, scale = _zhang_stephens(excesses)
-    return threshold, excesses.size / n, shape, scale
-
-
-def _zhang_stephens(excesses):
-    """Return shape and scale fitted to ordered positive excesses (m,), by a mean over a grid of the scale's inverse."""
-    m = excesses.size
+    m = excesses.size  # shape and scale by a mean over a grid of the scale's inverse
     num_nodes = 30 + int(math.sqrt(m))
     nodes = 1.0 - np.sqrt(num_nodes / (np.arange(1.0, num_nodes + 1.0) - 0.5))
     nodes = nodes / (3.0 * excesses[int(m / 4 + 0.5) - 1]) + 1.0 / excesses[-1]
@@ -111,10 +101,8 @@ def _zhang_stephens(excesses):
     weights = np.exp(log_likelihoods - log_likelihoods.max())
     node = (nodes * weights).sum() / weights.sum()
     shape = np.log1p(-node * excesses).mean()
-    return float((m * shape + 5.0) / (m + 10.0)), float(-shape / node)
+    return threshold, m / n, float((m * shape + 5.0) / (m + 10.0)), float(-shape / node)
 
-
-# -- ends of the draws that the density does not have ----------------------------------------------------
 
 NUM_COORDINATES = 4  # that are judged: those along which the chains move least
 _END = 0.05  # of the draws: an end, whose mean excess is the unit of length
@@ -192,13 +180,10 @@ def beyond_end(
     return float(along[end[-1]]), chosen, draws[chosen] + shift
 
 
-# -- points as likely as the draws that no chain came near ------------------------------------------------
-
 _LOW_QUANTILE = 0.01  # quantile of the draws' log densities: points above it are in the highest-density region of 99 %
 _NUM_NEAREST = 3  # draws, from each of which a valley must part a missed point: one alone may be across a bend
 _FIRST_STRIDE = 0.3  # of the climbs, in units of the scales
-# Factors of the stride: it keeps its length where one step in five goes up (Rechenberg's rule).
-_STRIDE_GROWTH, _STRIDE_DECAY = 1.5, 1.5**-0.25
+_STRIDE_GROWTH, _STRIDE_DECAY = 1.5, 1.5**-0.25  # it stays where one step in five goes up (Rechenberg's rule)
 _CLIMB_EVALUATIONS = 30  # evaluations for each dimension and climb
 
 
@@ -230,7 +215,7 @@ def other_hills(
         by_distance = np.argsort((apart**2).sum(axis=1))
         for hill in np.take(hills, by_distance):
             budget -= 1
-            if not _is_valley(log_density, position, places.positions[hill], level):
+            if not log_density(0.5 * (position + places.positions[hill])) < level:  # no valley between them
                 break
         else:
             hills.append(i)
@@ -238,11 +223,6 @@ def other_hills(
             climbs.append(_climb(position, level, log_density, scales, length, rng))
     tops, levels = [top for top, _ in climbs], [level for _, level in climbs]
     return KnownPlaces(np.reshape(tops, (len(tops), len(scales))), np.array(levels))
-
-
-def _is_valley(log_density, one, other, level):
-    """Return whether the density half way between two places is below ``level``, that of the lower place or less."""
-    return log_density(0.5 * (one + other)) < level
 
 
 def _climb(position, level, log_density, scales, num_steps, rng):
@@ -281,7 +261,7 @@ def missed(
         if own is not None:
             distances[own] = np.inf
         nearest = np.argsort(distances)[:_NUM_NEAREST]
-        return all(_is_valley(log_density, position, draws[k], min(level, log_densities[k]) - margin) for k in nearest)
+        return all(log_density(0.5 * (position + draws[k])) < min(level, log_densities[k]) - margin for k in nearest)
 
     for i in np.argsort(-places.log_densities):
         position, level = places.positions[i], places.log_densities[i]

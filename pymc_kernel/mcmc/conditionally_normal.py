@@ -206,10 +206,7 @@ def _gain(found, draws):
 
 
 def _terms(scaled, driver, correlations):
-    """Return what a quadratic lacks if a column of places (m, d) in units of the draws is the driver.
-
-    These are u (m, 1), the others (m, d - 1) uncorrelated, and features of the driver's density and of bananas.
-    """
+    """Return driver u (m, 1), others (m, d - 1) uncorrelated, and features of the driver's density and of bananas."""
     others = np.delete(np.arange(scaled.shape[1]), driver)
     u = scaled[:, driver, None]
     w = whiten(scaled[:, others], 0.0, np.linalg.cholesky(correlations[np.ix_(others, others)]))

@@ -38,8 +38,7 @@ from pymc_kernel.mcmc.metropolis import (
 )
 from pymc_kernel.parallel import one_blas_thread
 
-# Refreshing with probability rate / t gives about rate x log(T) refreshes in T draws.
-_REFRESH_RATE = 10.0
+_REFRESH_RATE = 10.0  # refreshing with probability rate / t gives about rate x log(T) refreshes in T draws
 _HISTORY_PER_POINT = 10  # positions remembered for each point of the subsample
 _LARGEST_SCALE = 4.0  # in units of 2.38 / sqrt(d)
 
@@ -67,15 +66,10 @@ class Config:
         1 in whitened coordinates); 2.38 / sqrt(d) by default.
     learn_scale : bool
         Whether s follows the acceptance rate by Robbins-Monro steps on its logarithm, up to ``largest_scale``.
-    target_accept : float or "auto"
-        In (0, 1). "auto" is .234, or for a noisy log density the best rate under the measured noise, see ``noise``.
     whiten : bool
         Whether the kernel acts in coordinates in which the history has unit covariance.
-    noisy : bool
-        Whether the log density is an estimate: if so, one extra evaluation every ten draws measures the noise while the
-        scale is learned.
-    covariance : ndarray (d, d), optional
-        Of the proposal until there is a history; the identity by default.
+    target_accept, noisy, covariance
+        As of ``adaptive_metropolis.Config``; the covariance is that of the proposal until there is a history.
     """
 
     learns_covariance: ClassVar[bool] = True

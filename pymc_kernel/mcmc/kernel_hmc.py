@@ -46,8 +46,7 @@ from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
 from pymc_kernel.scores.values import Values
 
-#: Kinds of moves.
-MOVES = ("walk", "trajectories")
+MOVES = ("walk", "trajectories")  #: kinds of moves
 WALK, TRAJECTORIES = MOVES
 
 _NUM_VISITED = 4000  # places remembered
@@ -136,9 +135,6 @@ def init(position, log_density: float, config: Config) -> State:
     return State(position, log_density, first, evaluated, visited, arrival, np.zeros(2))
 
 
-# -- one draw -------------------------------------------------------------------------------------------
-
-
 def step(rng: np.random.Generator, state: State, log_density: walk.LogDensity, config: Config) -> tuple[State, Info]:
     """Return the next state and what happened; at most one evaluation of ``log_density``, or two to measure noise.
 
@@ -175,9 +171,6 @@ def _log_weight(state):
     [here], [log_det] = in_unit(state.fit, state.position[None])
     value = value_and_score(here, state.fit.expansion, np.empty_like(here))
     return state.log_density - value - float(log_det)
-
-
-# -- learning -------------------------------------------------------------------------------------------
 
 
 def is_dropped(state: State) -> bool:
@@ -231,11 +224,8 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     worth, k = state.worth.copy(), MOVES.index(info.move)
     worth[k] += (info.squared_jump - worth[k]) / _MEMORY
     state = state._replace(evaluated=evaluated, worth=worth, iteration=state.iteration + 1)
-    return _learn_shape(state, info, config) if state.arrival is None else _burn_in_draw(state, info, config)
-
-
-def _learn_shape(state, info, config):
-    """Return the state with the walk and the visited positions updated by one draw in the bulk."""
+    if state.arrival is not None:
+        return _burn_in_draw(state, info, config)
     shape = state.walk
     mean, factor = walk.learn_shape(shape.mean, shape.factor, state.position, state.num_learned)
     if info.move == WALK:
@@ -284,9 +274,6 @@ def finish(state: State, config: Config) -> State:
     settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))
     evaluated = empty_history(0, state.position.size + 1)
     return state._replace(evaluated=evaluated, walk=settled, is_weighed=not config.noisy)
-
-
-# -- several chains that learn together ------------------------------------------------------------------
 
 
 def stretches(num_dims: int, num_tune: int) -> list[int]:

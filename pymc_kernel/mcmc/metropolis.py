@@ -16,10 +16,7 @@ type LogDensity = Callable[[np.ndarray], float]  # of a position (d,)
 
 
 def checked_start(position, log_density: float, size: int | None = None) -> tuple[np.ndarray, float]:
-    """Return the start of a chain as a float vector and number; an error where the density is not finite.
-
-    It is also an error if the vector does not have the given ``size``.
-    """
+    """Return the start of a chain as a float vector, of the ``size`` if given, and a number; raise if not finite."""
     position = np.array(position, dtype=float)
     if position.ndim != 1 or position.size == 0 or size not in (None, position.size):
         entries = "at least one entry" if size is None else f"{size} entries"
@@ -29,9 +26,8 @@ def checked_start(position, log_density: float, size: int | None = None) -> tupl
     log_density = float(log_density)
     if not math.isfinite(log_density):
         raise NonFiniteStartError(
-            f"the log density at the starting position {position} is {log_density}. Start where the density "
-            "is positive (initvals= in PyMC); for an estimated likelihood, more replicates per estimate make "
-            "a zero estimate less likely."
+            f"the log density at the starting position {position} is {log_density}. Start where the density is "
+            "positive (initvals= in PyMC); if it is estimated, more replicates an estimate make a zero less likely."
         )
     return position, log_density
 
@@ -107,10 +103,7 @@ def recent(history: History, fraction: float = 2.0 / 3.0) -> np.ndarray:
 
 
 def shape_of(places: np.ndarray, otherwise: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Return mean (d,) and lower covariance factor (d, d) of places (n, d).
-
-    Or ``otherwise`` where too few of them differ, or their covariance is singular, as on a line.
-    """
+    """Return mean (d,) and lower covariance factor (d, d) of places (n, d); ``otherwise`` if few, or in a subspace."""
     if np.unique(places[:, 0]).size <= _ENOUGH_FOR_SHAPE * places.shape[1]:
         return otherwise
     factor = definite_cholesky(np.atleast_2d(np.cov(places.T, bias=True)))

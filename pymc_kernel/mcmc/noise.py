@@ -13,8 +13,7 @@ from numbers import Real
 from statistics import NormalDist
 from typing import NamedTuple
 
-#: Acceptance rate of the best random walk on a Gaussian in many dimensions, without noise.
-PLAIN_TARGET = 0.234
+PLAIN_TARGET = 0.234  #: acceptance rate of the best random walk on a Gaussian in many dimensions, without noise
 _INTERVAL = 10  # draws between two probes while adapting: a tenth more evaluations
 _LATE_SHARE = 0.01  # interval between probes as a share of the draws so far, where adaptation never ends
 # Before the first probes, the ceiling of a standard deviation of 1.5 is assumed, with the weight of five probes: a

@@ -24,9 +24,7 @@ _TRIALS = 100  # starts of the trajectories that choose step size and length
 _VALIDATION = 1000  # draws that cross-validation looks at
 _NEW_SEARCH_EVERY = 3  # fits; those in between start from the last settings only
 
-
-type Shape = tuple[np.ndarray, np.ndarray]
-"""Mean (d,) and lower factor (d, d) of the covariance of draws."""
+type Shape = tuple[np.ndarray, np.ndarray]  # mean (d,) and lower factor (d, d) of the covariance of draws
 
 
 class Learned(NamedTuple):
@@ -39,18 +37,10 @@ class Learned(NamedTuple):
 
 @dataclass(frozen=True)
 class StraightenedSurrogate:
-    """A surrogate that was learned in other coordinates, as a function of the density's own.
+    """A surrogate that was learned in other coordinates, as a function of the density's own."""
 
-    Attributes
-    ----------
-    surrogate : KernelExpansion
-        In the straightened coordinates.
-    coordinates : ConditionallyNormal
-        The map to them.
-    """
-
-    surrogate: KernelExpansion
-    coordinates: ConditionallyNormal
+    surrogate: KernelExpansion  #: in the straightened coordinates
+    coordinates: ConditionallyNormal  #: the map to them
 
     @property
     def num_dims(self) -> int:
@@ -112,9 +102,7 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
     # Score matching needs the system of equations besides the fit: ``Full`` has none of a bounded size.
     needed = {"values": ["fit"], "draws": ["fit", "system"]}.get(getattr(estimator, "learns_from", None))
     if needed is None or not all(callable(getattr(estimator, name, None)) for name in needed):
-        raise TypeError(
-            f"surrogate must be Values, Lite, Finite or Nystrom of pymc_kernel.scores, got {type(estimator).__name__}."
-        )
+        raise TypeError(f"surrogate must be Values, Lite, Finite or Nystrom, got {type(estimator).__name__}.")
     if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
         raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
     check_whole(max_steps=max_steps)
@@ -212,9 +200,6 @@ def in_unit(fit: SurrogateFit, positions: np.ndarray) -> tuple[np.ndarray, np.nd
     if fit.coordinates is not None:
         straight, log_det = fit.coordinates.straighten(positions)
     return to_unit(fit.factor, fit.mean, straight), log_det
-
-
-# -- chains -------------------------------------------------------------------------------------------
 
 
 @one_blas_thread

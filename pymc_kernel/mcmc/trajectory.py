@@ -9,14 +9,11 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, value_and_score
 
-# Of the step size, drawn anew for each trajectory: small steps still move where large ones are rejected.
-_STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])
+_STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])  # of a trajectory's step: small ones move where large are rejected
 _TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
-# Of both ends of a chain, on the surrogate; the moves of a stage of particles end at the same value. Rows "chains of
-# trajectories" and "as long" of ``benchmarks.ablations``.
-_TARGET_CORRELATION = 0.2
+_TARGET_CORRELATION = 0.2  # of both ends of a chain, on the surrogate; moves of particles end at the same value
 
 
 def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansion: Expansion, work_per_chain=0.0):

@@ -12,18 +12,6 @@ from pymc_kernel.scores.validation import Validation, cross_validate
 from pymc_kernel.scores.values import FittedValues, Hyperparameters, Values
 
 __all__ = [
-    "Finite",
-    "FittedFull",
-    "FittedValues",
-    "Full",
-    "HeldOutScores",
-    "Hyperparameters",
-    "KernelExpansion",
-    "Lite",
-    "Nystrom",
-    "Validation",
-    "Values",
-    "chain_folds",
-    "cross_validate",
-    "held_out_scores",
-]
+    "Finite", "FittedFull", "FittedValues", "Full", "HeldOutScores", "Hyperparameters", "KernelExpansion", "Lite",
+    "Nystrom", "Validation", "Values", "chain_folds", "cross_validate", "held_out_scores",
+]  # fmt: skip

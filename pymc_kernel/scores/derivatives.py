@@ -24,6 +24,7 @@ class Nystrom(ScoreMatching):
 
     The minimizer over that span of the full estimator's loss, which includes strength times half the squared RKHS norm
     (Sutherland et al. 2018): coefficients (C + strength G)^-1 b with G the Gram matrix of the basis.
+    O(n d (m d)^2 + (m d)^3) time, linear in n; O(n m d + (m d)^2) memory at most, in blocks of points.
 
     Parameters
     ----------
@@ -31,14 +32,8 @@ class Nystrom(ScoreMatching):
         Gaussian, rational quadratic or inverse multiquadric; "median" is resolved on the points.
     num_basis : int
         m; the points Y are a random subset of the sample.
-    regularization : float
-        Its strength, above 0.
-    base : {"gaussian", "uniform"}
-        The base measure q0.
-
-    Notes
-    -----
-    O(n d (m d)^2 + (m d)^3) time, linear in n; O(n m d + (m d)^2) memory at most, in blocks of points.
+    regularization, base
+        As of :class:`Lite`.
     """
 
     smoothness: ClassVar[int] = 3
@@ -83,19 +78,11 @@ class Nystrom(ScoreMatching):
 
 @dataclass(frozen=True, eq=False)
 class FittedFull(KernelExpansion):
-    """The fitted full model: derivative functions in the expansion, and the term xi of Laplacians.
-
-    Attributes
-    ----------
-    kernel : RadialKernel
-    points : ndarray (n, d)
-    laplacian_weights : ndarray (n,)
-        c of sum_a c_a (Laplacian of k)(x - X_a).
-    """
+    """The fitted full model: derivative functions in the expansion, and the term xi of Laplacians."""
 
     kernel: RadialKernel
-    points: np.ndarray
-    laplacian_weights: np.ndarray
+    points: np.ndarray  #: (n, d)
+    laplacian_weights: np.ndarray  #: (n,), c of sum_a c_a (Laplacian of k)(x - X_a)
 
     @one_blas_thread
     def _values_and_scores(self, x):
@@ -123,21 +110,9 @@ class FittedFull(KernelExpansion):
 class Full(ScoreMatching):
     """Kernel exponential family in the whole RKHS (Sriperumbudur et al. 2017), with nd coefficients.
 
-    f = -xi / strength + sum_ai beta_ai d k(X_a, .) / d x_i, (G + strength diag(1 / w)) beta = h / strength, where xi
-    is the mean of grad log q0 . grad k + Laplacian k at the points and h its products with the derivatives.
-
-    Parameters
-    ----------
-    kernel : RadialKernel
-        Gaussian, rational quadratic or inverse multiquadric; "median" is resolved on the points.
-    regularization : float
-        Its strength, above 0.
-    base : {"gaussian", "uniform"}
-        The base measure q0.
-
-    Notes
-    -----
-    O((n d)^3) time, O((n d)^2) memory: a reference for some hundred points.
+    f = -xi / strength + sum_ai beta_ai d k(X_a, .) / d x_i, (G + strength diag(1 / w)) beta = h / strength, where xi is
+    the mean of grad log q0 . grad k + Laplacian k at the points and h its products with the derivatives. O((n d)^3)
+    time, O((n d)^2) memory: a reference for some hundred points. The settings are those of :class:`Nystrom`.
     """
 
     smoothness: ClassVar[int] = 3

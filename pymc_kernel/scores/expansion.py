@@ -39,19 +39,11 @@ class Expansion(NamedTuple):
 def radial_expansion(
     kernel, points, coefficients, *, center, linear, quadratic, transform=None, directions=None
 ) -> Expansion:
-    """Return the expansion sum_j a_j k(x, X_j) + ... of a radial kernel.
+    """Return the expansion sum_j a_j k(x, X_j) + ... of a radial kernel with a numeric length scale.
 
-    Parameters
-    ----------
-    kernel : RadialKernel
-        With a numeric length scale, in the coordinates T0 (x - center) if a ``transform`` T0 (p, d) is given.
-    points : ndarray (m, d)
-        X, in the coordinates of x.
-    coefficients : ndarray (m,)
-    directions : ndarray (m, p), optional
-        v in kernel coordinates of unit length scale.
-    center, linear, quadratic : ndarray (d,), (d,), (d, d)
-        Of the quadratic part.
+    It is in the coordinates T0 (x - center) if a ``transform`` T0 (p, d) is given. ``points`` are X (m, d), in the
+    coordinates of x, ``coefficients`` (m,), ``directions`` v (m, p), in kernel coordinates of unit length scale;
+    ``center``, ``linear`` (d,) and ``quadratic`` (d, d) make the quadratic part.
     """
     transform = np.eye(points.shape[1]) if transform is None else transform
     transform = kernel.inverse_length_scale(len(transform))[:, None] * transform
@@ -88,10 +80,7 @@ def change_variables(expansion: Expansion, factor: np.ndarray, mean: np.ndarray)
 
 @compiled
 def value_and_score(x, e, score):
-    """Write the gradient of an expansion at ``x`` (d,) into ``score`` (d,) and return its value.
-
-    O(m p + d p + d^2) time.
-    """
+    """Write the gradient of an expansion at ``x`` (d,) into ``score`` (d,), return its value; O(m p + d p + d^2)."""
     d, m, p = x.shape[0], e.coefficients.shape[0], e.transform.shape[0]
     room = np.empty(4 * m + d + 2 * p)  # allocated once: it takes as long as the arithmetic of a few points
     squared, values, slope, second = room[:m], room[m : 2 * m], room[2 * m : 3 * m], room[3 * m : 4 * m]
@@ -163,13 +152,10 @@ def within_range(method):
         if isinstance(result, KernelExpansion):
             if not all(np.isfinite(part).all() for part in result.expansion):
                 raise ValueError(
-                    f"numbers too large for floating point come up in {type(self).__name__}: rescale x, or take a "
-                    "length_scale nearer to the distances of its points, or another regularization."
+                    f"numbers too large for floating point come up in {type(self).__name__}: rescale x or length_scale."
                 )
         elif np.isnan(result).any():
-            raise ValueError(
-                "the surrogate is no number at x: too large for floating point so far from what it was fitted to."
-            )
+            raise ValueError("the surrogate is no number at x: too large for floating point so far from its points.")
         return result
 
     return checked
@@ -177,15 +163,9 @@ def within_range(method):
 
 @dataclass(frozen=True, eq=False)
 class KernelExpansion:
-    """A fitted surrogate of a log density: what every estimator of ``pymc_kernel.scores`` returns.
+    """A fitted surrogate of a log density: what every estimator of ``pymc_kernel.scores`` returns."""
 
-    Attributes
-    ----------
-    expansion : Expansion
-        Its arrays, for compiled loops.
-    """
-
-    expansion: Expansion
+    expansion: Expansion  #: its arrays, for compiled loops
 
     @property
     def num_dims(self) -> int:

@@ -15,8 +15,9 @@ from pymc_kernel.scores.values import Values
 _NUM_FOLDS = 4  # a quarter held out; the fits are four
 _BLOCKS = 5  # of each chain and fold: neighbors in a chain are alike, and should be in one fold
 _QUANTILE = 0.95  # of the errors of the log density: a single draw far out may have a huge one without harm
-_LARGEST_WEIGHT = 4.0  # times the median one: a single draw at which q is far too high must not outweigh all others
-_LARGEST_NOISY_WEIGHT = 30.0  # noise spreads weights; a smaller cap would leave errors of q uncorrected
+# Times the median one: a single draw at which q is far too high must not outweigh all others; the second where values
+# are noisy, as noise spreads weights, and a smaller cap would leave errors of q uncorrected.
+_LARGEST_WEIGHT = (4.0, 30.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,6 +63,9 @@ def chain_folds(num_chains: int, num_draws: int) -> np.ndarray:
 def held_out_scores(points, values, folds, *, noisy: bool = False) -> HeldOutScores:
     """Return scores at points from the log densities at others of them.
 
+    Raises ``ValueError`` where a value is not finite, there is one fold, or there are too few different points to learn
+    from.
+
     Parameters
     ----------
     points : array_like (n, d)
@@ -74,18 +78,10 @@ def held_out_scores(points, values, folds, *, noisy: bool = False) -> HeldOutSco
         coinciding points are put in one fold.
     noisy : bool
         Whether the values are estimates.
-
-    Raises
-    ------
-    ValueError
-        Where a value is not finite, there is one fold, or there are too few different points to learn from.
     """
     points, values, folds = as_points(points), as_numbers(values, "values"), np.asarray(folds)
     if not values.shape == folds.shape == (len(points),):
-        raise ValueError(
-            f"values and folds must hold one number for each of {len(points)} points, got shapes {values.shape} and "
-            f"{folds.shape}."
-        )
+        raise ValueError(f"values and folds must hold one number for each of {len(points)} points.")
     if not np.isfinite(values).all():
         raise ValueError(f"{int((~np.isfinite(values)).sum())} of {len(values)} values are not finite.")
     rng = np.random.default_rng(0)  # for subsets
@@ -93,10 +89,7 @@ def held_out_scores(points, values, folds, *, noisy: bool = False) -> HeldOutSco
     number = number.ravel()
     places, known, fold = points[first], values[first], folds[first]
     if len(np.unique(fold)) < 2:
-        raise ValueError(
-            f"all {len(places)} different points are in one fold, and no others are left to learn from: give folds "
-            "with at least two numbers."
-        )
+        raise ValueError(f"all {len(places)} different points are in one fold: no others are left to learn from.")
     scores, others, errors = np.empty_like(places), np.empty_like(places), np.empty(len(places))
     fits = {}
     for k in np.unique(fold):
@@ -109,7 +102,7 @@ def held_out_scores(points, values, folds, *, noisy: bool = False) -> HeldOutSco
     for k, other in zip(names, [*names[1:], *names[:1]], strict=True):
         others[fold == k] = fits[other].score(places[fold == k])
     scores, others, errors = scores[number], others[number], errors[number]
-    weights = np.exp(np.minimum(errors, np.log(_LARGEST_NOISY_WEIGHT if noisy else _LARGEST_WEIGHT)))
+    weights = np.exp(np.minimum(errors, np.log(_LARGEST_WEIGHT[bool(noisy)])))
     weights /= weights.mean()
     spread = points.std(axis=0)
     size, off = (weights @ ((part * spread) ** 2).sum(axis=1) for part in (scores, scores - others))

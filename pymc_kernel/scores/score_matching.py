@@ -48,10 +48,7 @@ def base_measure(name: str, x: np.ndarray, weights: np.ndarray) -> BaseMeasure:
         raise ValueError(f'base must be "uniform" or "gaussian", got {name!r}.')
     inside = x[weights > 0.0]
     if (inside == inside[0]).all():
-        raise ValueError(
-            "the points of x all coincide, so that the Gaussian base measure has no spread: give others, or "
-            'base="uniform".'
-        )
+        raise ValueError('the points of x all coincide, so that a Gaussian base has no spread: take base="uniform".')
     mean = weights @ x
     difference = x - mean
     covariance = (difference * weights[:, None]).T @ difference
@@ -70,15 +67,6 @@ class ScoreMatching:
 
     If f is a sum of m functions with coefficients a, the loss is quadratic: a = (C + strength R)^-1 b. Such estimators
     define ``system``, C and b, ``penalty_matrix``, R, and ``assemble``, the surrogate with given coefficients.
-
-    Parameters
-    ----------
-    kernel : RadialKernel
-        "median" is resolved on the points.
-    regularization : float
-        Its strength, above 0.
-    base : {"gaussian", "uniform"}
-        The base measure q0.
     """
 
     learns_from: ClassVar[str] = "draws"
@@ -98,15 +86,9 @@ class ScoreMatching:
     @within_range
     @one_blas_thread
     def fit(self, x, weights=None, *, rng: np.random.Generator | None = None) -> KernelExpansion:
-        """Return the surrogate fitted to draws.
+        """Return the surrogate fitted to draws ``x`` (n, d) with ``weights`` (n,), not negative; they are normalized.
 
-        Parameters
-        ----------
-        x : array_like (n, d)
-        weights : array_like (n,), optional
-            Non-negative; normalized.
-        rng : numpy.random.Generator, optional
-            Draws the basis; seed 0 by default.
+        ``rng`` draws the basis; seed 0 by default.
         """
         x, weights = checked_sample(x, weights)
         estimator, basis = self.prepare(x, rng)
@@ -138,21 +120,15 @@ class Finite(ScoreMatching):
 
     theta = (C + strength I)^-1 b with C the mean of the sum over dimensions of outer products of feature derivatives
     and b minus the mean of Laplacian plus grad log q0 . gradient of features (Strathmann 2018, section 4.2; no factor
-    one half).
+    one half). O(n m (m + d) + m^3) time for m features, O(n m) memory.
 
     Parameters
     ----------
     kernel : RadialKernel
         One with a spectral density; "median" is resolved on the points.
     num_features : int
-    regularization : float
-        Its strength, above 0.
-    base : {"gaussian", "uniform"}
-        The base measure q0.
-
-    Notes
-    -----
-    O(n m (m + d) + m^3) time for m features, O(n m) memory.
+    regularization, base
+        As of :class:`Lite`.
     """
 
     smoothness: ClassVar[int] = 0
@@ -188,8 +164,9 @@ class Finite(ScoreMatching):
 class Lite(ScoreMatching):
     """Kernel exponential family with f = sum_j a_j k(Y_j, .), fitted by score matching.
 
-    a = (C + strength R)^-1 b with C_jl = mean of grad k(x, Y_j) . grad k(x, Y_l) and b_j = minus the mean of
-    Laplacian k(x, Y_j) + grad log q0(x) . grad k(x, Y_j), over the points x (Strathmann 2018, section 4.2).
+    a = (C + strength R)^-1 b with C_jl = mean of grad k(x, Y_j) . grad k(x, Y_l) and b_j = minus the mean of Laplacian
+    k(x, Y_j) + grad log q0(x) . grad k(x, Y_j), over the points x (Strathmann 2018, section 4.2). O(n m^2 + m^3) time
+    for n points and m basis points whatever d is, O((n + m) m) memory.
 
     Parameters
     ----------
@@ -203,10 +180,6 @@ class Lite(ScoreMatching):
         The base measure q0.
     num_basis : int
         Largest size of the basis; a random subset of the points if there are more.
-
-    Notes
-    -----
-    O(n m^2 + m^3) time for n points and m basis points whatever d is, O((n + m) m) memory.
     """
 
     smoothness: ClassVar[int] = 2

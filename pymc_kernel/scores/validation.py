@@ -16,38 +16,24 @@ _REGULARIZATIONS = tuple(10.0 ** np.arange(-7, 2))
 
 @dataclass(frozen=True, eq=False)
 class Validation:
-    """The result of cross-validation.
+    """The result of cross-validation."""
 
-    Attributes
-    ----------
-    estimator
-        The given one with the best length scale and regularization.
-    loss : float
-        Its mean loss on held-out points, up to a constant of the sample.
-    losses : ndarray (length scales, regularizations)
-    length_scales, regularizations : ndarray
-    """
-
-    estimator: object
-    loss: float
-    losses: np.ndarray
+    estimator: object  #: the given one with the best length scale and regularization
+    loss: float  #: its mean loss on held-out points, up to a constant of the sample
+    losses: np.ndarray  #: (length scales, regularizations)
     length_scales: np.ndarray
     regularizations: np.ndarray
 
 
 @one_blas_thread
 def cross_validate(
-    estimator,
-    x,
-    weights=None,
-    *,
-    length_scales=None,
-    regularizations=_REGULARIZATIONS,
-    num_folds: int = 5,
-    max_basis: int = 200,
-    rng: np.random.Generator | None = None,
-) -> Validation:
+    estimator, x, weights=None, *, length_scales=None, regularizations=_REGULARIZATIONS, num_folds: int = 5,
+    max_basis: int = 200, rng: np.random.Generator | None = None,
+) -> Validation:  # fmt: skip
     """Return the estimator with the length scale and regularization of the smallest held-out loss.
+
+    The loss is quadratic in the coefficients, so each fold enters through its C and b alone, made once a length scale;
+    one eigendecomposition a fold then serves all regularizations. O(n m^2 + folds m^3) a length scale.
 
     Parameters
     ----------
@@ -64,11 +50,6 @@ def cross_validate(
         Coefficients used for the choice, at most: basis points, features for ``Finite``, d a basis point for
         ``Nystrom``. The fit afterwards uses its own number.
     rng : numpy.random.Generator, optional
-
-    Notes
-    -----
-    The loss is quadratic in the coefficients, so each fold enters through its C and b alone, made once a length
-    scale; one eigendecomposition a fold then serves all regularizations. O(n m^2 + folds m^3) a length scale.
     """
     if not isinstance(estimator, ScoreMatching) or not hasattr(estimator, "system"):
         raise TypeError(f"estimator must be a Lite, Finite or Nystrom, got {type(estimator).__name__}.")
@@ -97,10 +78,7 @@ def cross_validate(
             losses[row] = _path(systems, [weights[f].sum() for f in folds], penalty, regularizations)
     losses[np.isnan(losses)] = np.inf
     if not np.isfinite(losses).any():
-        raise ValueError(
-            "no candidate has a loss that is a number: rescale x, or give length_scales nearer to the distances of its "
-            "points."
-        )
+        raise ValueError("no loss is a number: rescale x, or give length_scales nearer to the distances of its points.")
     best = np.unravel_index(np.argmin(losses), losses.shape)
     kernel = replace(estimator.kernel, length_scale=float(length_scales[best[0]]))
     chosen = replace(estimator, kernel=kernel, regularization=float(regularizations[best[1]]))

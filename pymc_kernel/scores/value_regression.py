@@ -21,25 +21,22 @@ from pymc_kernel.linalg import jittered_solve, pivoted_cholesky, squared_distanc
 _REFERENCE_QUANTILE = 0.75  # of the values: typical of the posterior, unlike the largest
 FEW_ITERATIONS = 8  # from each start, and from where the last search ended
 _TOLERANCE = 1e-5  # of the log marginal likelihood, relative: some hundredths, where differences of one hardly matter
-_PRIOR_SD = 2.0  # of the log length scales
-_PRIOR_SD_NOISY = 1.0
+_PRIOR_SD = (2.0, 1.0)  # of the log length scales, of exact values and of noisy ones
 _COMPRESSION = 1e-3  # in units of the log density
 _LEFT_OVER = 1e-4  # of the prior variance, in squared units of the log density
 _STARTS = (0.5, 1.5)  # of the length scale, in units of the median distance
-# Logs of amplitudes and noises, in squared units of the log density. The covariance stays solvable at their ends.
-_BOUNDS_RADIAL = (0.0, math.log(1e5))
-# Of the quadratic part, and of the radial one under noise: a larger floor would serve as noise, at short length scales.
-_BOUNDS_QUADRATIC = (math.log(1e-2), math.log(1e5))
-_BOUNDS_NUGGET = (math.log(1e-5), math.log(400.0))  # of the variance of the noise, up to a standard deviation of twenty
-# The same without noise: rounding, and what the kernels cannot follow.
-_BOUNDS_NUGGET_EXACT = (math.log(1e-5), math.log(1e-2))
-# Noise in proportion to how far a value lies below the best: deep ones may be fitted worse.
-_BOUNDS_DEPTH = (math.log(1e-7), math.log(0.1))
-_BOUNDS_INVERSE_LENGTH = (math.log(1e-4), math.log(30.0))  # of the radial kernel, in whitened units
-# Of outputs, each relative to its own amplitude. The ends keep the covariance of a thousand points solvable.
-_BOUNDS_QUADRATIC_OUTPUTS = (math.log(1e-2), math.log(1e3))
-_BOUNDS_NUGGET_OUTPUTS = (math.log(1e-9), math.log(1e-1))
-_RARE = 1e-3  # share of a normal distribution's draws that lie deeper than ``depth_of_draws``
+# Bounds of hyperparameters: of a log density in its squared units, of outputs each relative to its own amplitude. At
+# their ends the covariance stays solvable; that of outputs at a thousand points.
+_BOUNDS = {
+    "inverse length": (1e-4, 30.0),  # of the radial kernel, in whitened units
+    "radial": (1.0, 1e5),
+    "quadratic": (1e-2, 1e5),  # under noise of the radial part, too: a larger floor would serve as noise
+    "nugget": (1e-5, 1e-2),  # of exact values: rounding, and what the kernels cannot follow
+    "noise": (1e-5, 400.0),  # up to a standard deviation of twenty
+    "depth": (1e-7, 0.1),  # noise in proportion to how far a value lies below the best: deep ones may be fitted worse
+    "quadratic of outputs": (1e-2, 1e3),
+    "nugget of outputs": (1e-9, 1e-1),
+}
 
 
 def window_of(num_dims: int) -> float:
@@ -52,7 +49,7 @@ def depth_of_draws(num_dims: int) -> float:
 
     The log density of a draw is below its maximum by half a chi-squared variable.
     """
-    return 0.5 * float(chi2.isf(_RARE, num_dims))
+    return 0.5 * float(chi2.isf(1e-3, num_dims))
 
 
 def log_excess(depth: np.ndarray, span: float) -> np.ndarray:
@@ -63,11 +60,6 @@ def log_excess(depth: np.ndarray, span: float) -> np.ndarray:
 def reference_of(values: np.ndarray) -> float:
     """Return a value of log densities (n,) that is typical of the posterior."""
     return float(np.quantile(values, _REFERENCE_QUANTILE))
-
-
-def depth_of(values: np.ndarray) -> np.ndarray:
-    """Return how far (n,) log densities lie below a typical one; zero above it."""
-    return np.maximum(reference_of(values) - values, 0.0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,9 +96,7 @@ class Regression:
     """
 
     def __init__(self, whitened, values, depth, kernel):
-        self.whitened = whitened
-        self.values = values
-        self.depth = depth
+        self.whitened, self.values, self.depth = whitened, values, depth
         self.kernel = replace(kernel, length_scale=1.0)
         self.num_dims = whitened.shape[1]
 
@@ -261,14 +251,14 @@ def learn_hyperparameters(
         if noisy:
             # A short length scale explains noise as well as a nugget does; this start lets the nugget do it.
             starts.append(Hyperparameters(np.full(d, 1.0 / (_STARTS[-1] * distance)), 1.0, 10.0, 1.0, 1e-4))
-    nugget = _BOUNDS_NUGGET if noisy else _BOUNDS_NUGGET_EXACT
-    prior_sd = _PRIOR_SD_NOISY if noisy else _PRIOR_SD
-    radial = _BOUNDS_QUADRATIC if noisy else _BOUNDS_RADIAL
-    bounds = [_BOUNDS_INVERSE_LENGTH] * d + [radial, _BOUNDS_QUADRATIC, nugget, _BOUNDS_DEPTH]
+    of = {name: tuple(map(math.log, ends)) for name, ends in _BOUNDS.items()}
+    nugget, radial = of["noise" if noisy else "nugget"], of["quadratic" if noisy else "radial"]
+    prior_sd = _PRIOR_SD[bool(noisy)]
+    bounds = [of["inverse length"]] * d + [radial, of["quadratic"], nugget, of["depth"]]
     if data.values.ndim == 2:  # outputs: their amplitudes stand for the radial part's
         # Estimates may have as much noise as a log density.
-        nugget = (_BOUNDS_NUGGET_OUTPUTS[0], nugget[1]) if noisy else _BOUNDS_NUGGET_OUTPUTS
-        bounds[d:] = [(0.0, 0.0), _BOUNDS_QUADRATIC_OUTPUTS, nugget, _BOUNDS_DEPTH]
+        nugget = (of["nugget of outputs"][0], nugget[1]) if noisy else of["nugget of outputs"]
+        bounds[d:] = [(0.0, 0.0), of["quadratic of outputs"], nugget, of["depth"]]
 
     def penalized(logs):
         value, gradient = data.negative_log_marginal(logs)

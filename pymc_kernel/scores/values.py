@@ -23,7 +23,6 @@ from pymc_kernel.scores.value_regression import (
     Hyperparameters,
     Regression,
     curvature_of,
-    depth_of,
     learn_hyperparameters,
     reference_of,
     trend_features,
@@ -105,6 +104,8 @@ class Values:
     ) -> FittedValues:
         """Return the surrogate learned from log-density values.
 
+        Raises ``ValueError`` for shapes that do not fit, or fewer than d + 3 finite values.
+
         Parameters
         ----------
         points : array_like (n, d)
@@ -120,11 +121,6 @@ class Values:
             Whether the search is a full one; otherwise it takes a few iterations from ``start`` alone.
         noisy : bool
             Whether the values are estimates. The nugget of exact ones is kept below 0.01.
-
-        Raises
-        ------
-        ValueError
-            For shapes that do not fit, or fewer than d + 3 finite values.
         """
         points, values = as_points(points, finite=False), as_numbers(values, "values")
         n, d = points.shape
@@ -147,8 +143,8 @@ class Values:
         whitened = whiten(points, mean, factor)
         has_trend = needs_trend and values.size >= fewest_for_trend
         trend = _quadratic_trend(whitened, values) if has_trend else (0.0, 0.0, 0.0)
-        departures = values - reference_of(values) - trend[0]
-        data = Regression(whitened, departures, depth_of(values), self.kernel)
+        above = values - reference_of(values)  # a value that is typical of the posterior
+        data = Regression(whitened, above - trend[0], np.maximum(-above, 0.0), self.kernel)
         small = data.take(rng.choice(values.size, min(values.size, self.learn_points), replace=False))
         limit = self.max_iterations if search or start is None else FEW_ITERATIONS
         hyper = learn_hyperparameters(small, start, search, limit, noisy)
@@ -170,10 +166,7 @@ class Values:
         num_dims = points.shape[1]
         finite = np.isfinite(values) & np.isfinite(points).all(axis=1)
         if finite.sum() < num_dims + 3:
-            raise ValueError(
-                f"only {finite.sum()} of {values.size} points have a finite log density; at least "
-                f"{num_dims + 3} are needed in {num_dims} dimensions."
-            )
+            raise ValueError(f"only {finite.sum()} of {values.size} points have finite values; {num_dims + 3} needed.")
         # During burn-in from a far start the density grows fast, and few points are within the window.
         level = np.sort(values[finite])[-min(int(finite.sum()), num_wanted)]
         return np.flatnonzero(finite & (values >= min(level, values[finite].max() - window_of(num_dims))))

@@ -44,10 +44,7 @@ class _Proposal(NamedTuple):
 
 
 def _share_by_particles(log_weights):
-    """Return the effective share of draws of a proposal, by weights (n,) of draws of the posterior instead.
-
-    E w^2 / (E w)^2 over the proposal is the mean of w times that of 1 / w over the posterior.
-    """
+    """Return the effective share of a proposal's draws: one over the means of w and 1 / w at posterior draws (n,)."""
     return math.exp(-log_mean_exp(log_weights) - log_mean_exp(-log_weights))
 
 

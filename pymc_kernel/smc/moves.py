@@ -40,12 +40,10 @@ class Evaluated(NamedTuple):
     def log_density(self, inverse_temperature: float) -> np.ndarray:
         """Return the tempered log density (n,), -inf where either part is -inf or NaN."""
         with np.errstate(invalid="ignore"):
-            total = self.log_prior + inverse_temperature * self.log_likelihood
-        return impossible_as_zero(total)
+            return impossible_as_zero(self.log_prior + inverse_temperature * self.log_likelihood)
 
 
-#: Positions (n, d) to both parts of their log density.
-Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
+Evaluate = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]  #: (n, d) to both parts of their log density
 
 
 class Proposals(NamedTuple):
@@ -151,13 +149,14 @@ class KameleonFit(NamedTuple):
     local: local_proposal.LocalFit
     log_scale: float
     num_adapted: int
-    # Before the last move and proposed by it: each particle is at one of the two.
-    places: tuple[LocalPlaces, LocalPlaces] | None = None
+    places: tuple[LocalPlaces, LocalPlaces] | None = None  # before the last move, proposed: each is at one of the two
 
 
 @dataclass(frozen=True)
 class Kameleon(Scaled):
     """The proposal of kernel adaptive Metropolis-Hastings around every particle: kernel adaptive SMC.
+
+    A pass over n particles with m basis points costs O(n m d^2), on all cores; memory O(n d^2 + m d).
 
     Parameters
     ----------
@@ -165,10 +164,6 @@ class Kameleon(Scaled):
         Kernel, number of basis points (``num_basis``), widths, target acceptance.
     learning_rate : float, optional
         As in :class:`Walk`.
-
-    Notes
-    -----
-    A pass over n particles with m basis points costs O(n m d^2), on all cores; memory O(n d^2 + m d).
     """
 
     config: kameleon.Config = field(default_factory=kameleon.Config)
@@ -294,8 +289,6 @@ class Hamiltonian:
 type Moves = Walk | Kameleon | Hamiltonian | Differences
 
 
-# -- differential evolution: for targets of any shape and many modes -------------------------------------
-
 _ACCEPT_OF_DIFFERENCES = 0.3  # of steps along differences
 _JITTER = 1e-3  # of a difference, so that finitely many of them reach every place
 _LARGEST_LOG_SCALE = 50.0  # of steps on an unbounded target, so that factors stay finite
@@ -323,9 +316,7 @@ def fit_mixture(rng: np.random.Generator, positions: np.ndarray) -> Joint:
     numbers = d + d * (d + 1) / 2
     count = int(np.clip(len(some) / (_POINTS_A_NUMBER * numbers), 1, _MAX_COMPONENTS))
     count = min(count, len(np.unique(scaled[:, 0])))  # particles that never moved may have few places
-    labels = np.zeros(len(some), dtype=int)
-    if count > 1:
-        labels = clusters(scaled, count, 8, rng)
+    labels = clusters(scaled, count, 8, rng) if count > 1 else np.zeros(len(some), dtype=int)
     parts = [scaled[labels == label] for label in np.unique(labels)]
     centers = [part.mean(axis=0) for part in parts]
     squares = [(part - center).T @ (part - center) for part, center in zip(parts, centers, strict=True)]

@@ -38,8 +38,7 @@ from pymc_kernel.smc.weights import (
     resample,
 )
 
-# Of the proposals, nu in units of 2.38 / sqrt(d): narrow ones miss tails, wide ones waste draws.
-_SCALES = (0.35, 0.7, 1.0, 1.4)
+_SCALES = (0.35, 0.7, 1.0, 1.4)  # nu in units of 2.38 / sqrt(d): narrow ones miss tails, wide ones waste draws
 _SAFE_SHARE = 0.05  # of every scale, at least
 _LEARNED_SHARE = 0.25  # of the particles: the effective sample size of the tempered weights for learning
 _LARGEST_DRIFT = 2.0  # in standard deviations of the weighted draws
@@ -124,8 +123,7 @@ def _shape(positions, weights):
     covariance = (off * weights[:, None]).T @ off
     if not (np.diag(covariance) > 0.0).all():
         raise ValueError(
-            "all weight is on one draw: the proposals are too far from the posterior. Take more particles, or begin "
-            "nearer (a few stages of pm.sample_smc with pk.ASMC, given as start=)."
+            "all weight is on one draw: take more particles, or begin nearer (after stages of pk.ASMC, as start=)."
         )
     return ridged_cholesky(covariance)
 

@@ -128,11 +128,7 @@ def choose_temperature(state: State, config: Config) -> tuple[float, np.ndarray,
 
 
 def _move(rng, particles, ancestors, evaluate, inverse_temperature, state, config):
-    """Return particles moved by transitions that leave the tempered density invariant.
-
-    Also the latest evaluations, what the moves have learned, and acceptance, that of surrogate moves, correlation and
-    number of moves.
-    """
+    """Return particles moved with the tempered density invariant, evaluations, what was learned, and four measures."""
     moves = config.moves
     first = folds.split(len(ancestors), config.num_folds) if state.learned is None else state.learned.edges
     edges = folds.descend(first, ancestors, config.num_folds)

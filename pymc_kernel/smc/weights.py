@@ -35,18 +35,10 @@ def log_mean_exp(log_values: np.ndarray) -> float:
 
 
 def normalized(log_weights: np.ndarray) -> np.ndarray:
-    """Return weights that sum to one, shape as given.
-
-    Raises
-    ------
-    ValueError
-        Where all log weights are -inf, or one is NaN or +inf.
-    """
+    """Return weights that sum to one, shape as given; raise where all logs are -inf, or one is NaN or +inf."""
     log_weights = _checked(log_weights, "log_weights")
     if log_weights.max() == -np.inf:
-        raise ValueError(
-            f"the largest of {log_weights.size} log_weights is -inf: no particle has a finite weight to go on from."
-        )
+        raise ValueError(f"the largest of {log_weights.size} log_weights is -inf: no particle has a finite weight.")
     return softmax(log_weights)
 
 
@@ -62,16 +54,8 @@ def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wan
     """Return the next inverse temperature, at most one, by bisection.
 
     There the effective share of particles with positive likelihood is ``wanted_share``; at one, 0.9 of it is enough.
-
-    Parameters
-    ----------
-    log_likelihood : ndarray (n,)
-        Of equally weighted particles at ``inverse_temperature``; -inf for a likelihood of zero.
-
-    Raises
-    ------
-    ValueError
-        Where no particle has a likelihood above zero.
+    ``log_likelihood`` (n,) is that of equally weighted particles at ``inverse_temperature``, -inf for a likelihood of
+    zero; raises ``ValueError`` where no particle has one above zero.
     """
     log_likelihood = _checked(log_likelihood, "log_likelihood")
     if not 0.0 <= inverse_temperature <= 1.0:
@@ -84,7 +68,6 @@ def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wan
             f"the likelihood of all {log_likelihood.size} particles is zero, log_likelihood is -inf: take more "
             "particles, a prior that is nearer to the data, or for an estimated likelihood more replicates."
         )
-
     living = log_likelihood[alive]
 
     def share(step):
@@ -100,14 +83,10 @@ def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wan
 
 
 def resample(rng: np.random.Generator, weights: np.ndarray, size: int) -> np.ndarray:
-    """Return ``size`` indices drawn by weight, in increasing order, by systematic resampling. O(n + size).
+    """Return ``size`` indices drawn by weights (n,), not negative and of sum one, in increasing order. O(n + size).
 
-    Unbiased; of the usual schemes the one that varies least in practice (Douc, Cappe and Moulines 2005).
-
-    Parameters
-    ----------
-    weights : ndarray (n,)
-        Non-negative, summing to one.
+    Systematic resampling: unbiased, and of the usual schemes the one that varies least in practice (Douc, Cappe and
+    Moulines 2005).
     """
     weights = as_numbers(weights, "weights")
     if weights.ndim != 1 or weights.size == 0:

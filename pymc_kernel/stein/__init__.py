@@ -16,17 +16,6 @@ from pymc_kernel.stein.two_sample import MMDTest, mmd_squared, mmd_test
 from pymc_kernel.stein.uses import ControlledExpectation, controlled_expectation, stein_thin
 
 __all__ = [
-    "ControlledExpectation",
-    "KSDTest",
-    "MMDTest",
-    "choose_thinning",
-    "controlled_expectation",
-    "default_kernel",
-    "ksd_squared",
-    "ksd_test",
-    "mmd_squared",
-    "mmd_test",
-    "standardize",
-    "stein_matrix",
-    "stein_thin",
-]
+    "ControlledExpectation", "KSDTest", "MMDTest", "choose_thinning", "controlled_expectation", "default_kernel",
+    "ksd_squared", "ksd_test", "mmd_squared", "mmd_test", "standardize", "stein_matrix", "stein_thin",
+]  # fmt: skip

@@ -28,16 +28,17 @@ def prepared(chains: ScoredChains, kernel, how: str, rng=None) -> tiles.Stein:
         raise ValueError(f"length_scale is above {LARGEST:.0e} in units of the draws: give a smaller one.")
     largest = max(np.abs(stein.points).max(), np.abs(stein.scores).max(), np.sqrt(stein.factor), stein.inverse.max())
     if not largest < LARGEST:
-        raise ValueError(
-            f"draws and scores go up to {largest:.1g} in units of the kernel's length_scale; rescale them to less than "
-            f"{LARGEST:.0e}."
-        )
+        raise ValueError(f"draws or scores reach {largest:.1g} length_scales; rescale them to less than {LARGEST:.0e}.")
     return stein
 
 
 @one_blas_thread
 def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = "straighten") -> float:
     """Return the squared kernel Stein discrepancy.
+
+    It is in standardized coordinates: a number to compare with its null distribution, see :func:`ksd_test`. O(n^2 d)
+    time on all cores, O(n d) memory. Chwialkowski, Strathmann and Gretton (2016); Liu, Lee and Jordan (2016); Gorham
+    and Mackey (2017).
 
     Parameters
     ----------
@@ -50,19 +51,6 @@ def ksd_squared(draws, scores, kernel=None, *, statistic: str = "V", how: str = 
         and has expectation zero for independent draws from the target.
     how : {"straighten", "whiten", "scale", "none"}
         Coordinates, see :func:`standardize`. The discrepancy depends on them.
-
-    Returns
-    -------
-    float
-        In these coordinates; a number to compare with its null distribution, see :func:`ksd_test`.
-
-    Notes
-    -----
-    O(n^2 d) time on all cores, O(n d) memory.
-
-    References
-    ----------
-    Chwialkowski, Strathmann and Gretton (2016); Liu, Lee and Jordan (2016); Gorham and Mackey (2017).
     """
     if statistic not in ("V", "U"):
         raise ValueError(f'statistic must be "V" or "U", got {statistic!r}.')

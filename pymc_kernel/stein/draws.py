@@ -26,10 +26,7 @@ class ScoredChains(NamedTuple):
 def as_chains(draws, scores, weights=None) -> ScoredChains:
     """Return draws and scores, (n, d) or (chain, draw, d) or a sequence of (draw, d), as :class:`ScoredChains`.
 
-    Raises
-    ------
-    ValueError
-        Where the shapes differ, there are fewer than two draws, or numbers are not finite.
+    Raises ``ValueError`` where the shapes differ, there are fewer than two draws, or numbers are not finite.
     """
     parts = []
     for name, values in (("draws", draws), ("scores", scores)):
@@ -87,7 +84,7 @@ def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
     """Return draws and scores (n, d) in standardized coordinates.
 
     A discrepancy depends on the coordinates; here they come from the draws. With z = W (x - mean), the score of z is
-    W'^-1 times that of x.
+    W'^-1 times that of x. Raises ``ValueError`` where a coordinate is constant, or there are too few draws to whiten.
 
     Parameters
     ----------
@@ -98,11 +95,6 @@ def standardize(draws: np.ndarray, scores: np.ndarray, how: str = "straighten") 
         first divides coordinates by their scale if it clearly depends on another one (as in a funnel), then whitens,
         then stretches or shrinks tails that are clearly not normal (see ``stein/straighten.py``). It is the same as
         "whiten" where there is neither.
-
-    Raises
-    ------
-    ValueError
-        Where a coordinate is constant, or there are too few draws to whiten.
     """
     if how not in STANDARDIZATIONS:
         raise ValueError(f"how must be one of {', '.join(STANDARDIZATIONS)}, got {how!r}.")

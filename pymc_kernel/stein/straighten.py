@@ -40,14 +40,11 @@ _MOST_DRAWS = 2000  # that the powers are chosen by
 _FEWEST_FOR_TAILS = 200  # with 100, a test of the same draws at 5 % rejected 8 %
 _DISAGREEMENT = 3.0  # factor by which E[s x] may be off minus one: draws 1.7 times too wide or too narrow
 _LARGEST = 1e12  # of a coordinate in robust units, whose squared fourth power is a floating-point number still
-_CENTRAL_SHARE = 0.6827  # of the draws within one spread: standard deviations of normal draws
 
 
 def straighten(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return draws and scores (n, d) in coordinates whose conditional scales are constant.
 
-    Notes
-    -----
     A driver's coordinates are divided under two conditions. Division lowers 1/2 log det E[s s'] + E log det dx'/dx,
     which by Stam's inequality is smallest for normal x', by more than chance explains. It also lowers 1/2 log det
     cov(x') - E log det dx'/dx, so draws and scores agree: scores of the wrong draws must not bend the map. Otherwise
@@ -173,7 +170,7 @@ def _robust(draws):
     """Return medians, and half of the width that holds 68 % around them: standard deviations of normal draws."""
     center = np.median(draws, axis=0)
     off = np.abs(draws - center)
-    spread = np.quantile(off, _CENTRAL_SHARE, axis=0)
+    spread = np.quantile(off, 0.6827, axis=0)
     return center, np.where(spread > 0.0, spread, off.max(axis=0))
 
 
@@ -194,8 +191,6 @@ def _log_information(scores):
 def normal_margins(draws: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return draws and scores (n, d), with those coordinates stretched whose margins are clearly not normal.
 
-    Notes
-    -----
     The powers with the smallest E[s'^2] var(x') are taken: for exact draws it is at least one, and one for a normal
     distribution alone (Cauchy and Schwarz, since E[s' x'] is minus one). Where that is far from minus one, the bound
     does not hold, and the coordinate is not changed; the test rejects its scores in any case. Units do not matter.

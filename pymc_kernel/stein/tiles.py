@@ -43,10 +43,7 @@ class Stein(NamedTuple):
 def prepare(points: np.ndarray, scores: np.ndarray, kernel: RadialKernel) -> Stein:
     """Return points and scores (n, d) in the form that the other functions take; O(n d) time and memory.
 
-    Raises
-    ------
-    TypeError
-        Where the kernel is not radial, or has no derivative at zero distance.
+    Raises ``TypeError`` where the kernel is not radial, or has no derivative at zero distance.
     """
     if not isinstance(kernel, RadialKernel):
         raise TypeError(f"a Stein kernel needs a radial kernel of pymc_kernel.kernels, got {type(kernel).__name__}.")
@@ -81,9 +78,6 @@ def _packed(points, scores):
     both = np.zeros((-(-n // TILE) * TILE, d, 2))
     both[:n, :, 0], both[:n, :, 1] = points, scores
     return np.ascontiguousarray(both.reshape(-1, TILE, d, 2).transpose(0, 2, 3, 1))
-
-
-# -- some rows against one tile --------------------------------------------------------------------------
 
 
 @compiled_sums
@@ -141,9 +135,6 @@ def write_block(stein, start, stop, t, out):
             fill_derivatives(stein.family, 1.0, stein.b, square, value, slope, curvature)
             for j in range(TILE):
                 row[j] = value[j] * product[j] + 2.0 * slope[j] * across[j] - 4.0 * curvature[j] * scaled[j]
-
-
-# -- many rows -------------------------------------------------------------------------------------------
 
 
 @compiled_sums

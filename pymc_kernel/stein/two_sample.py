@@ -41,6 +41,8 @@ class MMDTest:
 def mmd_squared(first, second, kernel=None, *, statistic: str = "V", rng=None) -> float:
     """Return the squared maximum mean discrepancy between two samples.
 
+    O((n + m)^2 d) time, in blocks of 1,024 rows.
+
     Parameters
     ----------
     first, second : array_like (n, d), (m, d)
@@ -51,10 +53,6 @@ def mmd_squared(first, second, kernel=None, *, statistic: str = "V", rng=None) -
         "U" leaves out pairs of a draw with itself: no bias for independent draws, but it may be negative.
     rng : numpy.random.Generator, optional
         For the median of more than 1,000 draws; seed 0 by default.
-
-    Notes
-    -----
-    O((n + m)^2 d) time, in blocks of 1,024 rows.
     """
     if statistic not in ("V", "U"):
         raise ValueError(f'statistic must be "V" or "U", got {statistic!r}.')
@@ -91,15 +89,9 @@ def _variance_of_mean(lengths, flip):
 
 @one_blas_thread
 def mmd_test(
-    first,
-    second,
-    kernel=None,
-    *,
-    num_replicates: int = 1000,
-    thin: int | str = "auto",
-    flip_probability: float | str = "auto",
-    rng: np.random.Generator | None = None,
-) -> MMDTest:
+    first, second, kernel=None, *, num_replicates: int = 1000, thin: int | str = "auto",
+    flip_probability: float | str = "auto", rng: np.random.Generator | None = None,
+) -> MMDTest:  # fmt: skip
     """Test whether two samples come from the same distribution; draws of chains may be correlated.
 
     Parameters
@@ -117,11 +109,8 @@ def mmd_test(
     scaled up for the variance that centering removes. Draws are thinned until no autocorrelation is above 1/4. The test
     keeps its level with some hundred effective draws in each sample: with 30 (600 draws of autocorrelation 0.9) a test
     at 5 % rejected 15 % of equal distributions, with 200 it rejected 8 %. Time O((n + m)^2 (d + R)); memory
-    O(R (n + m)) and a block of 1,024 rows of the kernel.
-
-    References
-    ----------
-    Gretton et al. (2012); Chwialkowski, Sejdinovic and Gretton (2014), the second bootstrapped statistic.
+    O(R (n + m)) and a block of 1,024 rows of the kernel. Gretton et al. (2012); Chwialkowski, Sejdinovic and Gretton
+    (2014), the second bootstrapped statistic.
     """
     check_settings(num_replicates, thin, flip_probability)
     rng = np.random.default_rng(0) if rng is None else rng
@@ -146,11 +135,5 @@ def mmd_test(
         signs[rows] /= np.sqrt(1.0 - _variance_of_mean(own, flip))
     weighted = np.column_stack([weights, weights[:, None] * signs])
     forms = np.maximum((weighted * gram_times(kernel, joined, weighted, joined)).sum(axis=0), 0.0)
-    return MMDTest(
-        mmd=float(np.sqrt(forms[0])),
-        p_value=float((1 + (forms[1:] >= forms[0]).sum()) / (1 + num_replicates)),
-        null=np.sqrt(forms[1:]),
-        num_draws=(len(first), len(second)),
-        thin=tuple(thins),
-        flip_probability=float(flip),
-    )
+    p_value, sizes = float((1 + (forms[1:] >= forms[0]).sum()) / (1 + num_replicates)), (len(first), len(second))
+    return MMDTest(float(np.sqrt(forms[0])), p_value, np.sqrt(forms[1:]), sizes, tuple(thins), float(flip))

@@ -35,10 +35,12 @@ def _advance(stein, objective, last, start, stop):
 
 @one_blas_thread
 def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "whiten") -> np.ndarray:
-    """Return the indices of ``num_points`` draws that together have a small Stein discrepancy.
+    """Return the indices of ``num_points`` draws that together have a small Stein discrepancy, in the order of choice.
 
     Greedy: each draw is the one that makes the discrepancy of all chosen so far smallest. A draw may be chosen more
-    than once. Burn-in, bias and repetition are corrected for, as far as scores show them.
+    than once. Indices count chains one after the other. Burn-in, bias and repetition are corrected for, as far as
+    scores show them. O(n num_points d) time, O(n d) memory. Riabiz et al. (2022), Optimal thinning of MCMC output,
+    algorithm 1.
 
     Parameters
     ----------
@@ -48,19 +50,6 @@ def stein_thin(draws, scores, num_points: int, kernel=None, *, how: str = "white
         How many to choose.
     kernel, how
         As in ``ksd_squared``, but whitened by default: straightening is for draws that are to be judged.
-
-    Returns
-    -------
-    ndarray (num_points,)
-        Indices into the draws, chains one after the other, in the order of choice.
-
-    Notes
-    -----
-    O(n num_points d) time, O(n d) memory.
-
-    References
-    ----------
-    Riabiz et al. (2022), Optimal thinning of MCMC output, algorithm 1.
     """
     check_whole(num_points=num_points)
     stein = prepared(as_chains(draws, scores), kernel, how)
@@ -107,7 +96,10 @@ def controlled_expectation(
     """Return expectations of functions under the target, by control functionals.
 
     The values are regressed on a constant and functions h(., y_j), h the Stein kernel, which have mean zero under the
-    target. The estimate is the constant plus the mean of the residuals.
+    target. The estimate is the constant plus the mean of the residuals. The ridge minimizes the squared error on
+    held-out blocks of draws; where no ridge is better than a constant, the plain mean is returned. Each held-out block
+    is corrected by a regression on the other blocks: no bias from fitting. O(n m^2) time and O(n m) memory for m basis
+    points. Oates, Girolami and Chopin (2017), with South et al. (2022) for the constant and the basis.
 
     Parameters
     ----------
@@ -120,21 +112,6 @@ def controlled_expectation(
     weights : array_like (n,) or (chain, draw), optional
         As in ``ksd_test``, if the scores are those of a density q instead of the target p: q / p at the draws. Then the
         functions q / p h(., y_j) have mean zero under the target.
-
-    Returns
-    -------
-    ControlledExpectation
-        The ridge minimizes the squared error on held-out blocks of draws; where no ridge is better than a constant,
-        the plain mean is returned.
-
-    Notes
-    -----
-    Each held-out block is corrected by a regression on the other blocks: no bias from fitting. O(n m^2) time and O(n m)
-    memory for m basis points.
-
-    References
-    ----------
-    Oates, Girolami and Chopin (2017), with South et al. (2022) for the constant and the basis.
     """
     chains = as_chains(draws, scores, weights)
     n = len(chains.draws)
@@ -163,12 +140,7 @@ def controlled_expectation(
     best, ratio = errors.argmin(axis=0), errors.min(axis=0)
     useful = ratio < 1.0
     estimate = np.where(useful, left.mean(axis=1)[best, np.arange(len(best))], 0.0)
-    return ControlledExpectation(
-        value=center + spread * estimate,
-        mean=center,
-        variance_ratio=np.where(useful, ratio, 1.0),
-        ridge=_RIDGES[best],
-    )
+    return ControlledExpectation(center + spread * estimate, center, np.where(useful, ratio, 1.0), _RIDGES[best])
 
 
 def _ridge_path(features, gram, values, scale):

@@ -69,21 +69,12 @@ LINKS: tuple[Link, ...] = Logit, LogLog
 
 @dataclass(frozen=True, eq=False)
 class Chance:
-    """The probability of an event as a function of parameters.
-
-    Attributes
-    ----------
-    link : Link
-    parameters : ParameterMap
-    features : FeatureMap
-    weights : ndarray (r, p)
-        Of the features: the estimate first, then draws around it, by its uncertainty.
-    """
+    """The probability of an event as a function of parameters."""
 
     link: Link
     parameters: ParameterMap
     features: FeatureMap
-    weights: np.ndarray
+    weights: np.ndarray  # (r, p), of the features: the estimate first, then draws around it, by its uncertainty
 
     def replicate(self, number: int) -> "Chance":
         """Return the probability with the weights of one replicate in place of the estimate."""
@@ -143,10 +134,7 @@ def _shift(link, rough, number):
 
 
 def _fitted(design, happened, cases, link, shift):
-    """Return a link's score, the link, and the fit of whitened features that maximizes the penalized likelihood.
-
-    The score is the log likelihood less the number of weights that the cases determine (Akaike 1974).
-    """
+    """Return log likelihood less the number of weights that cases determine (Akaike 1974), link and penalized fit."""
     weights = np.zeros(design.values.shape[1])
     if not shift.any():
         weights[0] = link.of_log(np.log((cases @ happened + 0.5) / (cases.sum() + 1.0)))

@@ -178,11 +178,7 @@ class LikelihoodOfData:
         """Return log densities (r, m) and gradients (r, m, d) by the estimate, and by r - 1 replicates."""
         parameters = self.learned._parameters(parameters)
         if len(self.outside) not in (1, len(parameters)):
-            q = self.learned.num_summaries
-            raise ValueError(
-                f"observed must have shape ({q},) or ({len(parameters)}, {q}), one row or one for each of the "
-                f"parameters, got {len(self.outside)} rows."
-            )
+            raise ValueError(f"observed must have one row, or one row for each of {len(parameters)} parameters.")
         with np.errstate(over="ignore", invalid="ignore"):  # samplers ask at positions that overflow, too
             found, slopes = density.evaluate(parameters, self.values, gradient)
         if self.learned.success is not None:
@@ -199,9 +195,12 @@ class LearnedLikelihood:
     Summaries are transformed (logarithm, square root, asinh or none, by leave-one-out score), then mean, spread and
     correlations of each with those before it are regressed on the parameters: linear, square and product features,
     bumps in one parameter and in all. Each block of features has a prior variance of its own, found by the evidence,
-    and is left out where the evidence does not favor it; so a linear simulator is learned as a linear one.
-    Residuals follow a mixture of normals. At the end all weights are improved together, as long as the density of
-    held-out simulations rises.
+    and is left out where the evidence does not favor it; so a linear simulator is learned as a linear one. Residuals
+    follow a mixture of normals. At the end all weights are improved together, as long as the density of held-out
+    simulations rises. For n simulations, p features and q summaries O(q n p^2 + q p^3) time, O(n p) memory. The density
+    is learned well where simulations are: the fit does not depend on their distribution, so they may be added where
+    they are needed. S. N. Wood, "Statistical inference for noisy nonlinear ecological dynamic systems" (2010), for
+    normal summaries; D. MacKay, "Bayesian interpolation" (1992), for the evidence of precisions.
 
     Parameters
     ----------
@@ -211,14 +210,6 @@ class LearnedLikelihood:
         Bumps in each single parameter, at most.
     num_replicates : int
         Draws of the density around its estimate, which show its uncertainty.
-
-    Notes
-    -----
-    For n simulations, p features and q summaries O(q n p^2 + q p^3) time, O(n p) memory. The density is learned well
-    where simulations are: the fit does not depend on their distribution, so they may be added where they are needed.
-
-    S. N. Wood, "Statistical inference for noisy nonlinear ecological dynamic systems" (2010), for normal summaries;
-    D. MacKay, "Bayesian interpolation" (1992), for the evidence of precisions.
     """
 
     num_centers: int = 300
@@ -232,6 +223,9 @@ class LearnedLikelihood:
     def fit(self, parameters, summaries, rng=None, *, weights=None) -> FittedLikelihood:
         """Return the density learned from simulations.
 
+        Raises ``ValueError`` for shapes that do not fit, or fewer than 20 simulations, at different parameters, that
+        did not fail.
+
         Parameters
         ----------
         parameters : array_like (n, d)
@@ -241,11 +235,6 @@ class LearnedLikelihood:
             Chooses held-out simulations and centers of bumps, among others.
         weights : array_like (n,), optional
             Of the simulations, not negative; equal by default.
-
-        Raises
-        ------
-        ValueError
-            For shapes that do not fit, or fewer than 20 simulations, at different parameters, that did not fail.
         """
         rng = np.random.default_rng(0 if rng is None else rng)
         parameters, summaries, weights = _checked(parameters, summaries, weights)
@@ -330,17 +319,11 @@ def _usable(parameters, summaries, weights, whole):
     """Return arrays without failed simulations, and weights of mean one."""
     used = whole & (weights > 0.0)
     if used.sum() < FEWEST:
-        raise ValueError(
-            f"only {used.sum()} of {len(used)} simulations have finite summaries and a weight; at least {FEWEST} are "
-            "needed."
-        )
+        raise ValueError(f"only {used.sum()} of {len(used)} summaries are finite, with a weight; {FEWEST} are needed.")
     parameters, summaries, weights = parameters[used], summaries[used], weights[used]
     distinct = len(np.unique(parameters, axis=0))
     if distinct < FEWEST:
-        raise ValueError(
-            f"the {len(parameters)} simulations were made at {distinct} different parameters; at least {FEWEST} are "
-            "needed to learn how summaries depend on them."
-        )
+        raise ValueError(f"the simulations were made at {distinct} different parameters; at least {FEWEST} are needed.")
     check_magnitude(parameters, "parameters")
     check_magnitude(summaries, "summaries")
     return parameters, summaries, weights / weights.mean()

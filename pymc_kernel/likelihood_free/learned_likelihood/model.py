@@ -29,10 +29,7 @@ class Weights(NamedTuple):
 
 
 def _entries(features, joined, coefficients, limits) -> tuple[Weights, np.ndarray]:
-    """Return entries (..., m, n) of triangular maps, and whether log spreads (..., m, 2 q) are in their limits.
-
-    ``features`` are (m, p), ``joined`` (..., p, 3 q) and ``coefficients`` (..., c, q (q - 1) / 2).
-    """
+    """Return entries (..., m, n) of triangular maps, and whether log spreads (..., m, 2 q) are in their limits."""
     values = features @ joined
     q = values.shape[-1] // 3
     free = np.clip(values[..., q:], -MAX_LOG, MAX_LOG)
@@ -139,9 +136,6 @@ def log_terms(parts: Weights, observed: Observed, residuals: Residuals) -> Terms
         rest, slope[..., ~cells] = residuals.take(~cells).log_density_and_slope(noise[..., ~cells])
         density = density + rest + (observed.log_slope - log_spread)[..., ~cells].sum(axis=-1)
     return Terms(density, scaled, noise, slope, widths)
-
-
-# -- the triangular map --------------------------------------------------------------------------------
 
 
 def triangle_rows(q: int) -> list[tuple[int, slice]]:

@@ -126,10 +126,7 @@ def learn_metric(z, values, weights, rng, num_knots, num_centers):
 
 
 def _fit_moments(design, values, weights, start, log_sd_start):
-    """Return weights of mean and log spread, leave-one-out residuals, and both precisions for one summary (n,).
-
-    The mean is fitted again with the weights of the spreads.
-    """
+    """Return weights of mean and log spread, leave-one-out residuals, and both precisions for one summary (n,)."""
     case, response, is_first = weights, winsorized(values), start is None
     for number in range(_REWEIGHTED + 1):
         fit, leverage = _fit_mean(design, response, case, start, number == 0)

@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 
 from pymc_kernel.kernels.points import MAD_TO_SD
+from pymc_kernel.linalg import ROUNDING
 
 _CONSTANT_SHARE = 1e-10  # spread, relative to the size, below which a column is a constant
-_ROUNDING = 1e-12  # relative, of numbers that were computed in different orders
 _LEFT_OVER = 1e-9  # part of the terms of a linear function that may be rounding; far below noise
 _MOST_STEPS = 1e5  # from zero to the largest number of a column on a grid
 
@@ -192,11 +192,11 @@ def _step(x) -> float:
     if (x == np.round(x)).all():
         return 1.0 if largest < 2.0**50 else 0.0
     distinct = np.unique(x)
-    gap = np.diff(distinct)[np.diff(distinct) > _ROUNDING * largest].min(initial=np.inf)
+    gap = np.diff(distinct)[np.diff(distinct) > ROUNDING * largest].min(initial=np.inf)
     if not largest < _MOST_STEPS * gap:
         return 0.0
     step = largest / np.round(largest / gap)  # from many steps, which is more accurate than from one
-    return float(step) if (np.abs(x / step - np.round(x / step)) < _MOST_STEPS * _ROUNDING).all() else 0.0
+    return float(step) if (np.abs(x / step - np.round(x / step)) < _MOST_STEPS * ROUNDING).all() else 0.0
 
 
 def robust_spread(x) -> float:

@@ -161,9 +161,6 @@ def _chosen_residuals(staged, weights, score, gain, rng):
     return best
 
 
-# -- all weights at once, from where the stages ended --------------------------------------------------
-
-
 class Polish:
     """The penalized likelihood of a staged fit as a function of one vector, in coordinates of about unit curvature."""
 
@@ -229,11 +226,7 @@ class Polish:
 
 
 def _column(part, number, penalty, gram, ridge=1e-8):
-    """Return a record of one column of weights.
-
-    It has the part, the number, active features, their penalties, a root of the curvature, and its inverse. Curvature
-    is the ``gram`` matrix plus the penalties, and a ``ridge`` relative to the mean diagonal entry of the matrix.
-    """
+    """Return part, number, active features, their penalties, a root of the curvature, and its inverse for a column."""
     active = np.flatnonzero(np.isfinite(penalty))
     curvature = gram[np.ix_(active, active)] + np.diag(penalty[active] + ridge * np.trace(gram) / len(gram))
     root = cholesky(curvature, lower=True)
