@@ -24,6 +24,7 @@ import math
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import xlogy
 
 from pymc_kernel.mcmc.metropolis import LogDensity
 
@@ -105,79 +106,89 @@ def _tail(ordered):
 
 
 NUM_COORDINATES = 4  # that are judged: those along which the chains move least
-_END = 0.05  # of the draws: an end, whose mean excess is the unit of length
 _FEWEST_AT_END = 20  # draws, for a mean excess to a quarter
-# Shares of the draws, from the end on, in which the other coordinates are regressed on this one by a quadratic. A long,
-# even ridge needs many draws for its direction, a winding one needs near draws.
-_NEIGHBORHOODS = (1.0 / 3.0, 0.1)
+# Shares of the draws that are an end. A slow chain's few visits show in a large one, a path that winds is followed by a
+# small one alone.
+_ENDS = (1.0 / 3.0, 0.1)
+_SHIFT = 2.0  # mean excesses of an end, beyond which an exponential tail has a seventh of it
 _NUM_SHIFTED = 16  # draws for each end and map
-# Draws for an end that seems open by these: the standard error of their mean ratio is a sixteenth at most, a third of
-# the difference between the level below and the ratio at a uniform distribution's own end.
-NUM_JUDGED = 64
-HALF_WAY = math.sqrt(0.5)  # in logs, between a uniform distribution's own end and a wall of the chains
+NUM_JUDGED = 64  # others, for an end that seems open by these
+_OPEN = 3.0  # standard errors, which right draws have at one end of eight in one of a hundred cases
 
 
 class OpenEnd(NamedTuple):
     """An end of the draws that is not one of the density."""
 
     coordinate: int
-    end: float  # the 5 % or 95 % quantile of the draws
-    ratio: float  # of the marginal density one mean excess further out to that at the draws beyond the quantile
+    end: float  # the outermost draw
+    missing: float  # mass that the density has beyond, by more than the draws have there
 
 
 def open_ends(
     rng: np.random.Generator, draws: np.ndarray, log_densities: np.ndarray, log_density: LogDensity
 ) -> list[OpenEnd]:
-    """Return the ends of the draws (chain, draw, d), in order, beyond which the exact density does not fall.
+    """Return the ends of the draws (chain, draw, d), in order, beyond which the exact density has more mass than they.
 
-    256 evaluations of a position (d,), or 64 d if these are fewer; up to 128 more for an end that seems open by these.
-    With fewer than 400 draws in all there is no end to judge.
+    Draws of an end are shifted outward. The mean ratio of densities gives the mass where they land, and as many draws
+    should lie that far out. 256 evaluations of a position (d,), or 64 d if these are fewer; up to 128 more for an end
+    that seems open by these. With fewer than 60 draws in all there is no end to judge.
     """
     # The expected squared jump over twice the variance: one minus the autocorrelation.
     variances = draws.var(axis=(0, 1))
     jumps = (np.diff(draws, axis=1) ** 2).mean(axis=(0, 1)) / np.where(variances > 0.0, 2.0 * variances, np.inf)
-    draws, log_densities = draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
+    num_chains, draws, log_densities = len(draws), draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
 
-    def ratio_beyond(j, sign, share, size):
+    def missing_beyond(j, sign, share, size):
+        """Return the missing mass in standard errors, itself, and where the draws end."""
         shifted = beyond_end(rng, draws, j, sign, share, size)
         if shifted is None:
-            return 0.0, np.nan
-        end, rows, places = shifted
+            return 0.0, 0.0, np.nan
+        excesses, rows, places = shifted
         values = np.array([log_density(place) for place in places])
-        # Each ratio cut off at one: a lower bound of that of the marginal density.
-        return float(np.exp(np.minimum(values - log_densities[rows], 0.0)).mean()), end
+        # Each ratio cut off at one: a lower bound of the mass, as a share of the end's.
+        ratios = np.exp(np.minimum(values - log_densities[rows], 0.0))
+        mass, beyond = ratios.mean(), (excesses >= _SHIFT).mean() / share
+        # Draws of one stay at an end count as one. Of so many, those that go far are about Poisson distributed.
+        is_in = np.pad((excesses >= 0.0).reshape(num_chains, -1), ((0, 0), (1, 0)))
+        expected, told = (is_in[:, 1:] & ~is_in[:, :-1]).sum() * np.array([mass, beyond])
+        if not told < expected:
+            return 0.0, 0.0, np.nan
+        errors = math.sqrt(2.0 * (expected - told + xlogy(told, told / expected)))  # the deviance
+        # Draws are stratified along the end: neighbors differ by twice the variance within a stratum.
+        errors /= math.sqrt(1.0 + expected * (np.diff(ratios / mass) ** 2).mean() / (2.0 * size))
+        return errors, share * (mass - beyond), float(draws[excesses.argmax(), j])
 
     found = []
     for j in np.argsort(jumps)[:NUM_COORDINATES]:
         for sign in (1, -1):
-            open_along = [s for s in _NEIGHBORHOODS if ratio_beyond(j, sign, s, _NUM_SHIFTED)[0] > HALF_WAY]
-            judged = [ratio_beyond(j, sign, share, NUM_JUDGED) for share in open_along]
-            ratio, end = max(judged, default=(0.0, np.nan))
-            if ratio > HALF_WAY:
-                found.append(OpenEnd(int(j), end, ratio))
+            seem_open = [s for s in _ENDS if missing_beyond(j, sign, s, _NUM_SHIFTED)[0] > 1.0]
+            judged = [missing_beyond(j, sign, share, NUM_JUDGED) for share in seem_open]
+            errors, missing, end = max(judged, default=(0.0, 0.0, np.nan))
+            if errors > _OPEN:
+                found.append(OpenEnd(int(j), end, missing))
     return found
 
 
 def beyond_end(
     rng, draws: np.ndarray, coordinate: int, sign: int, share: float, size: int
-) -> tuple[float, np.ndarray, np.ndarray] | None:
-    """Return the quantile at an end, the rows (k,) of ``size`` draws beyond it, and these draws shifted outward (k, d).
+) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
+    """Return what shifts ``size`` draws at an end outward, or None where there is no end to judge.
 
-    They are shifted by their mean excess along a path: a quadratic through the ``share`` of the draws (n, d) at this
-    end, the upper one for ``sign`` 1, the lower one for -1. None where there is no end to judge.
+    How far all draws (n, d) are further out than the inmost one of the end, in mean excesses, (n,); rows (k,) of draws,
+    and their places after the shift (k, d). An end is a ``share`` of the draws, the upper one for ``sign`` 1, the lower
+    one for -1. They are shifted by two mean excesses along a quadratic through them.
     """
-    num_end = int(_END * len(draws))
-    along = draws[:, coordinate]
+    num_end = int(share * len(draws))
+    along = sign * draws[:, coordinate]
     if num_end < _FEWEST_AT_END or not np.ptp(along):
         return None
-    order = np.argsort(-sign * along)
-    end = order[:num_end]
-    excesses = along - along[end[-1]]
-    t = excesses / excesses[end].mean() if excesses[end].any() else excesses
-    near, chosen = order[: int(share * len(draws))], rng.choice(end, size)
-    path = np.linalg.lstsq(np.vander(t[near], 3, increasing=True), draws[near])[0]
-    shift = path[1] + np.outer((t[chosen] + 1.0) ** 2 - t[chosen] ** 2, path[2])
-    return float(along[end[-1]]), chosen, draws[chosen] + shift
+    end = np.argsort(-along)[:num_end]
+    t = along - along[end[-1]]
+    t = t / t[end].mean() if t[end].any() else t
+    path = np.linalg.lstsq(np.vander(t[end], 3, increasing=True), draws[end])[0]
+    chosen = end[((np.arange(size) + rng.random(size)) * num_end / size).astype(int)]
+    shift = _SHIFT * path[1] + np.outer((t[chosen] + _SHIFT) ** 2 - t[chosen] ** 2, path[2])
+    return t, chosen, draws[chosen] + shift
 
 
 _LOW_QUANTILE = 0.01  # quantile of the draws' log densities: points above it are in the highest-density region of 99 %

@@ -50,8 +50,8 @@ def test_chains_on_a_ridge_whose_ends_they_have_not_reached_say_so(caplog):
         # A cube, which no coordinates of kernel HMC straighten.
         pm.Potential("ridge", -0.5 * ((x[0] / 100.0) ** 2 + (x[1] - 0.001 * x[0] ** 3) ** 2))
         pm.sample(500, step=pk.KernelHMC(), **run)
-        assert caplog.text.count("hardly falls where the draws end") == 1
-        with pytest.warns(UserWarning, match=r"hardly falls where the draws end, at .*x\[0\] = "):
+        assert caplog.text.count("end where the posterior goes on") == 1
+        with pytest.warns(UserWarning, match=r"end where the posterior goes on, at .*x\[0\] = "):
             idata = pk.sample_khmc(500, **run)
     assert idata["sample_stats"].attrs["check_evaluations"] >= 64 * 3
 

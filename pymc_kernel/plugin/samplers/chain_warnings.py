@@ -74,12 +74,13 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
 
 
 def open_end_warning(found: Sequence[OpenEnd], names: Sequence[str]) -> str:
-    """Return a warning about the ends of the draws where the density hardly falls, the worst first; or nothing."""
+    """Return a warning about ends of the draws beyond which the posterior goes on, or nothing."""
     if not found:
         return ""
-    worst = sorted(found, key=lambda e: -e.ratio)[:_NAMED]
-    ends = ", ".join(f"{names[e.coordinate]} = {e.end:.3g} (to {e.ratio:.2g} times)" for e in worst)
+    worst = sorted(found, key=lambda e: -e.missing)[:_NAMED]
+    ends = ", ".join(f"{names[e.coordinate]} = {e.end:.3g} ({100.0 * e.missing:.2g} %)" for e in worst)
     return (
-        f"the density hardly falls where the draws end, at {ends} on the unconstrained scale: the chains lack what is "
-        "beyond, even where they agree. Reparametrize, so that the ridge that they follow becomes straight and short."
+        f"the draws end where the posterior goes on, at {ends} on the unconstrained scale: the chains lack what is "
+        "beyond, in brackets how much, even where they agree. Reparametrize, so that the ridge that they follow "
+        "becomes straight and short."
     )
