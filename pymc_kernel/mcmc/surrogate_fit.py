@@ -102,7 +102,7 @@ def check_surrogate_moves(estimator, exploring_share, max_steps) -> None:
     # Score matching needs the system of equations besides the fit: ``Full`` has none of a bounded size.
     needed = {"values": ["fit"], "draws": ["fit", "system"]}.get(getattr(estimator, "learns_from", None))
     if needed is None or not all(callable(getattr(estimator, name, None)) for name in needed):
-        raise TypeError(f"surrogate must be Values, Lite, Finite or Nystrom, got {type(estimator).__name__}.")
+        raise TypeError(f"surrogate must be Values, Lite, Finite or Nystrom of pymc_kernel.scores, not {estimator!r}.")
     if not (isinstance(exploring_share, Real) and 0.0 < exploring_share <= 1.0):
         raise ValueError(f"exploring_share must be above 0 and at most 1, got {exploring_share!r}.")
     check_whole(max_steps=max_steps)
