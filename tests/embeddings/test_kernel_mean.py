@@ -25,9 +25,6 @@ def test_moments_of_one_and_of_many():
         np.testing.assert_allclose(many[k].covariance(), many.covariance()[k], atol=1e-12)
         np.testing.assert_allclose(many(points[:3])[k], many.kernel(points[:3], points) @ row)
     np.testing.assert_allclose(many.expectation(lambda p: p**2), rows @ points**2)
-
-
-def test_covariance_does_not_ask_for_weights_that_sum_to_one():
     points = 100.0 + normal()
     weights = np.full(len(points), 0.9 / len(points))
     both = KernelMean(points, np.stack([weights, 3.0 * weights]))
@@ -51,11 +48,8 @@ def test_signed_weights_have_monotone_quantiles():
     found = signed_quantiles(points, weights, probabilities)[:, 0]
     assert (np.diff(found) >= 0).all()
     plain = np.full(300, 1 / 300)
-    np.testing.assert_allclose(
-        signed_quantiles(points, plain, probabilities)[:, 0],
-        np.quantile(points[:, 0], probabilities, method="hazen"),
-        atol=1e-9,
-    )
+    exact = np.quantile(points[:, 0], probabilities, method="hazen")
+    np.testing.assert_allclose(signed_quantiles(points, plain, probabilities)[:, 0], exact, atol=1e-9)
     exact = np.quantile(points[:, 0], [0.05, 0.95], method="hazen")
     np.testing.assert_allclose(KernelMean(points).interval(0.9)[0], exact, atol=1e-9)
     # Each jump of the distribution function counts at its middle.
@@ -99,19 +93,20 @@ def test_draws_by_signed_weights_follow_the_embedding():
     assert mean.mmd(KernelMean(draws, kernel=mean.kernel)) < 0.3 * mean.mmd(cut)
 
 
-def test_smoothing_follows_dimension_and_shape():
+def test_smoothing_follows_dimension_and_shape(rng):
     """Draws of 300 points in ten dimensions lie no nearer to them than new points do; two narrow modes stay narrow."""
-    rng = np.random.default_rng(4)
+
+    def smoothed(points, number):
+        return smoothed_draws(points, np.full(300, 1.0 / 300), number, rng)
+
     points, new = rng.standard_normal((300, 10)), rng.standard_normal((2000, 10))
-    draws = smoothed_draws(points, np.full(300, 1.0 / 300), 2000, rng)
-    nearest, expected = (np.median(cdist(x, points).min(axis=1)) for x in (draws, new))
+    nearest, expected = (np.median(cdist(x, points).min(axis=1)) for x in (smoothed(points, 2000), new))
     assert nearest > 0.9 * expected
     points = rng.choice([-1.0, 1.0], (300, 1)) + 0.02 * rng.standard_normal((300, 1))
-    draws = smoothed_draws(points, np.full(300, 1.0 / 300), 2000, rng)
-    assert np.std(np.abs(draws)) < 0.03
+    assert np.std(np.abs(smoothed(points, 2000))) < 0.03
     wide = np.where(rng.random((300, 1)) < 0.5, 1.0, 0.05) * rng.standard_normal((300, 1))
-    draws = smoothed_draws(wide, np.full(300, 1.0 / 300), 4000, rng)
-    assert np.mean(np.abs(draws) < 0.15) == pytest.approx(np.mean(np.abs(wide) < 0.15), abs=0.05)
+    near = np.mean(np.abs(smoothed(wide, 4000)) < 0.15)
+    assert near == pytest.approx(np.mean(np.abs(wide) < 0.15), abs=0.05)
 
 
 def test_draws_of_points_that_do_not_spread_are_these_points(rng):
@@ -121,20 +116,13 @@ def test_draws_of_points_that_do_not_spread_are_these_points(rng):
     np.testing.assert_allclose(smoothed_draws(np.ones((5, 2)), np.full(5, 0.2), 3, rng), 1.0)
 
 
-def test_a_sample_of_many_points_is_smoothed(rng):
-    points = 3.0 + rng.standard_normal((3000, 2))
-    weights = rng.dirichlet(np.ones(3000))
-    draws, mean = smoothed_draws(points, weights, 20_000, rng), weights @ points
-    np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.03)
-    np.testing.assert_allclose(draws.var(axis=0), weights @ (points - mean) ** 2, rtol=0.15)
-
-
-def test_smoothed_draws_keep_mean_and_covariance_and_none_comes_twice(rng):
-    points = np.array([3e6, 0.0]) + normal() @ np.array([[1e6, 0.5], [0.0, 1.0]])
-    weights = rng.dirichlet(np.ones(len(points)))
+@pytest.mark.parametrize(("num_points", "atol"), [(400, 0.02), (3000, 0.15)])
+def test_smoothed_draws_keep_mean_and_covariance_and_none_comes_twice(num_points, atol, rng):
+    points = np.array([3e6, 0.0]) + normal(num_points) @ np.array([[1e6, 0.5], [0.0, 1.0]])
+    weights = rng.dirichlet(np.ones(num_points))
     draws = smoothed_draws(points, weights, 40_000, rng)
     assert len(np.unique(draws[:, 0])) == len(draws)
     mean = KernelMean(points, weights)
     spread = np.sqrt(np.diag(mean.covariance()))
     np.testing.assert_allclose((draws.mean(axis=0) - mean.mean()) / spread, 0.0, atol=0.01)
-    np.testing.assert_allclose(np.cov((draws / spread).T), mean.covariance() / np.outer(spread, spread), atol=0.02)
+    np.testing.assert_allclose(np.cov((draws / spread).T), mean.covariance() / np.outer(spread, spread), atol=atol)

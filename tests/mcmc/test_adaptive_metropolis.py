@@ -6,7 +6,7 @@ from scipy import stats
 
 from benchmarks.targets import correlated_gaussian
 from pymc_kernel.mcmc import adaptive_metropolis as am
-from pymc_kernel.mcmc.metropolis import metropolis_accept
+from pymc_kernel.mcmc.metropolis import append, empty_history, metropolis_accept, recent
 from tests.mcmc.chains import moved, run
 
 
@@ -25,10 +25,8 @@ def test_learns_covariance_and_acceptance_rate(rng):
 
 def test_running_moments_equal_the_weighted_sample(rng):
     """The rank-one recursion is the weighted mean and covariance that its gains say."""
-    mean, factor = np.zeros(3), np.eye(3)
     points = rng.normal(size=(50, 3)) @ rng.normal(size=(3, 3))
-    cov = np.eye(3)
-    expected_mean = np.zeros(3)
+    mean, factor, expected_mean, cov = np.zeros(3), np.eye(3), np.zeros(3), np.eye(3)
     for t, x in enumerate(points):
         gain = 3.0 / (t + 3.0 + 15.0)
         cov = (1 - gain) * cov + gain * (1 - gain) * np.outer(x - expected_mean, x - expected_mean)
@@ -64,11 +62,32 @@ def test_states_are_never_written_to(rng):
         np.testing.assert_array_equal(value, copy)
 
 
-@pytest.mark.parametrize("ratio", [np.nan, np.inf, -np.inf])
-def test_ratios_without_meaning_reject(rng, ratio):
-    assert metropolis_accept(rng, ratio) == (False, 0.0)
-
-
-def test_a_covariance_that_is_not_symmetric_is_refused():
+def test_ratios_without_meaning_reject_and_a_covariance_that_is_not_symmetric_is_refused(rng):
+    for ratio in (np.nan, np.inf, -np.inf):
+        assert metropolis_accept(rng, ratio) == (False, 0.0)
     with pytest.raises(ValueError, match="symmetric"):
         am.Config(covariance=np.array([[1.0, 0.5], [0.0, 1.0]]))
+
+
+def counted(capacity, numbers):
+    history = empty_history(capacity, 1)
+    for number in numbers:
+        history = append(history, np.array([float(number)]))
+    return history
+
+
+def test_history_is_bounded_and_evenly_spaced():
+    history = counted(8, range(1, 1001))
+    kept = history.buffer[: history.count, 0]
+    assert history.buffer.shape == (8, 1)
+    assert history.count > 3
+    assert np.unique(np.diff(kept)).size == 1
+    assert kept[-1] > 1000 - history.stride
+
+
+def test_recent_part_and_an_older_history_that_keeps_what_it_held():
+    np.testing.assert_array_equal(recent(counted(100, range(30)))[:, 0], np.arange(10.0, 30.0))
+    older = counted(16, range(5))
+    newer = append(older, np.array([99.0]))
+    np.testing.assert_array_equal(recent(older, 1.0)[:, 0], np.arange(5.0))
+    assert recent(newer, 1.0)[-1, 0] == 99.0

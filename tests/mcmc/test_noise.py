@@ -26,12 +26,9 @@ class NoisyNormal:
         return found - 0.5 * self.sigma**2 + self.sigma * self.rng.standard_normal() if self.sigma else found
 
 
-def chain(module, config, density, num_dims, seed, num_tune=1000, num_draws=0):
+def chain(module, config, density, num_dims, seed, num_tune, num_draws=0):
     rng = np.random.default_rng(seed)
     return run(module, rng, density, density.scale * rng.uniform(-1.0, 1.0, num_dims), config, num_tune, num_draws)
-
-
-# -- the formulas ---------------------------------------------------------------------------------------
 
 
 def ceiling_of(variance):
@@ -39,9 +36,10 @@ def ceiling_of(variance):
     return math.erfc(0.5 * math.sqrt(variance))
 
 
-@pytest.mark.parametrize("variance", [0.01, 0.5, 1.5**2, 3.28, 9.0])
-def test_variance_is_that_of_the_ceiling(variance):
-    assert noise.variance_of(ceiling_of(variance)) == pytest.approx(variance, rel=1e-9)
+def test_variance_is_that_of_the_ceiling_and_no_ceiling_is_too_low_for_a_target():
+    for variance in (0.01, 0.5, 1.5**2, 3.28, 9.0):
+        assert noise.variance_of(ceiling_of(variance)) == pytest.approx(variance, rel=1e-9)
+    assert 0.0 < noise.optimal_target(0.0) < noise.optimal_target(0.01) < 0.01
 
 
 @pytest.mark.parametrize("variance", [0.0, 0.3, 1.0, 1.5**2, 3.28, 9.0])
@@ -60,31 +58,17 @@ def test_target_is_that_of_the_most_efficient_scale(variance):
     assert found == pytest.approx(published, abs=5e-4)
 
 
-def test_no_ceiling_is_too_low_for_a_target():
-    assert 0.0 < noise.optimal_target(0.0) < noise.optimal_target(0.01) < 0.01
-
-
-# -- the measurement ------------------------------------------------------------------------------------
-
-
 def test_probes_measure_the_ceiling(rng):
-    """Of a chain in its stationary distribution; estimates of zero, a fifth of all here, are never accepted."""
+    """Of a chain in its stationary distribution; estimates that are no numbers are never accepted."""
     sigma = 1.5
-    for share_of_zeros in (0.0, 0.2):
+    for share, wrong in ((0.0, None), (0.2, -np.inf), (0.2, np.nan)):
         known = noise.unmeasured(True)
         for t in range(4000):
-            again = rng.normal(-0.5 * sigma**2, sigma) if rng.random() > share_of_zeros else -np.inf
+            again = rng.normal(-0.5 * sigma**2, sigma) if rng.random() > share else wrong
             known = noise.probe(known, t, rng.normal(0.5 * sigma**2, sigma), again)
         # A probe has a standard deviation of .36; the last ones count most, as 3,000 would.
-        expected = (1.0 - share_of_zeros) * ceiling_of(sigma**2)
-        assert known.ceiling == pytest.approx(expected, abs=4 * 0.36 / math.sqrt(3000))
+        assert known.ceiling == pytest.approx((1.0 - share) * ceiling_of(sigma**2), abs=4 * 0.36 / math.sqrt(3000))
         assert known.target == noise.optimal_target(known.ceiling)
-
-
-def test_probes_of_densities_that_are_no_numbers_count_as_rejections():
-    known = noise.unmeasured(True)
-    for again in (np.nan, -np.inf):
-        assert noise.probe(known, 0, 0.0, again).ceiling < known.ceiling
 
 
 @pytest.mark.parametrize("module", WALKS.values(), ids=WALKS)
@@ -92,9 +76,6 @@ def test_an_exact_density_pays_nothing(module):
     density = NoisyNormal(0.0, 0)
     chain(module, module.Config(), density, 2, 3, 800, 200)
     assert density.calls == 1001
-
-
-# -- walks under noise ----------------------------------------------------------------------------------
 
 
 def test_walks_of_kernel_hmc_aim_lower_under_noise():

@@ -20,7 +20,7 @@ def normal_particles(rng, n=100, d=2):
     return Evaluated(positions, -0.5 * (positions**2).sum(axis=1), np.zeros(n))
 
 
-def test_descendants_stay_in_the_fold_of_their_ancestors(rng):
+def test_descendants_stay_in_the_fold_of_their_ancestors_and_one_that_has_outgrown_is_parted_between_families(rng):
     np.testing.assert_array_equal(folds.split(100, 4), [0, 25, 50, 75, 100])
     for num_folds in (2, 4):
         labels, edges = np.arange(num_folds).repeat(100 // num_folds), folds.split(100, num_folds)
@@ -34,9 +34,6 @@ def test_descendants_stay_in_the_fold_of_their_ancestors(rng):
                 np.testing.assert_array_equal(labels[1:] != labels[:-1], np.isin(np.arange(1, 100), edges))
             else:
                 break
-
-
-def test_a_fold_that_has_outgrown_the_others_is_parted_between_families():
     ancestors = np.array([0, 1, 1, 2, 2, 2, 3, 3, 4, 9])
     np.testing.assert_array_equal(folds.descend(folds.split(10, 2), ancestors, 2), [0, 3, 9, 10])
     np.testing.assert_array_equal(folds.descend(folds.split(10, 1), ancestors, 1), [0, 10])

@@ -83,13 +83,10 @@ def test_shares_of_scales_are_learned(monkeypatch):
     assert state.shares.min() > 0.04
 
 
-def test_impossible_draws_have_no_weight():
+def test_impossible_draws_have_no_weight_and_learning_goes_by_enough_of_the_others(rng):
     state, _ = run(4, P.Config(), log_density=lambda x: np.where(x[:, 0] > 0, log_density(x), -np.inf))
     assert np.isneginf(state.log_weights[state.positions[:, 0] <= 0]).all()
     assert log_mean_exp(state.log_weights) == pytest.approx(TRUTH - math.log(2), abs=0.25)
-
-
-def test_learning_goes_by_enough_draws_where_most_have_no_weight(rng):
     logs = np.where(rng.random(2000) < 0.95, -np.inf, 30.0 * rng.standard_normal(2000))
     weights = P._tempered(logs, 100)
     assert 1.0 / (weights**2).sum() == pytest.approx(25.0, rel=0.15)
