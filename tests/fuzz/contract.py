@@ -14,15 +14,7 @@ PACKAGE = Path(pymc_kernel.__file__).parent
 
 
 def answered(call, names):
-    """Return the result of ``call``, or None where it was refused as it should; an AssertionError otherwise.
-
-    Parameters
-    ----------
-    call : callable
-        Without arguments.
-    names : sequence of str
-        Of the arguments that a refusal may be about: it has to name one of them.
-    """
+    """Return the result of ``call``, or None where it was refused as it should, by one of the arguments ``names``."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", UserWarning)  # said
@@ -32,9 +24,7 @@ def answered(call, names):
             refusal = error
     where = Path(traceback.extract_tb(refusal.__traceback__)[-1].filename)
     assert PACKAGE in where.parents, f"{type(refusal).__name__} out of {where}: {refusal}"
-    assert any(re.search(rf"\b{re.escape(name)}\b", str(refusal)) for name in names), (
-        f"the message names none of {', '.join(names)}: {refusal}"
-    )
+    assert re.search(rf"\b({'|'.join(map(re.escape, names))})\b", str(refusal)), f"names none of {names}: {refusal}"
     return None
 
 
@@ -57,3 +47,9 @@ def arrays_in(result):
     if isinstance(result, tuple | list):
         return [a for part in result for a in arrays_in(part)]
     return []
+
+
+def all_kept(names, *calls):
+    """See that the results of these calls are kept, too."""
+    for call in calls:
+        kept(call, names)
