@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from benchmarks import zoo, zoo_checks, zoo_draws
+from benchmarks import surrogate_checks, zoo, zoo_checks, zoo_draws
 from benchmarks.posteriors import ZOO
 from benchmarks.posteriors.draws import EXACT_DRAWS
 from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarized
@@ -207,3 +207,29 @@ def test_without_a_score_it_is_said(name):
     outcome, said = zoo_checks.verdict_of(zoo_checks.run(name, "narrow", 1))
     assert outcome == "said"
     assert "NoGradientError" in said[0]
+
+
+_TEN = (
+    "counts",
+    "simplex",
+    "correlations",
+    "cutpoints",
+    "two_modes",
+    "constant_likelihood",
+    "scales",
+    "arK",
+    "earnings",
+    "kidiq",
+)
+
+
+@pytest.mark.slow
+def test_verdicts_agree_with_those_by_gradients(quick_models):
+    rows = [surrogate_checks.run(name, kind, 7) for name in _TEN for kind in surrogate_checks.KINDS]
+    judged, same = surrogate_checks.agreement(rows)
+    assert judged >= 0.9 * len(rows)
+    assert same >= 0.95 * judged
+    # A funnel is what a surrogate cannot learn: it must say so, or agree.
+    funnels = [surrogate_checks.run(name, "exact", 7) for name in ("funnel", "eight_schools", "heavy_tails")]
+    judged, same = surrogate_checks.agreement(funnels)
+    assert same == judged
