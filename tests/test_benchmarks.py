@@ -42,14 +42,8 @@ def test_every_script_has_a_parser_and_a_place_for_its_tables(name):
             assert text.count(f"<!-- {table.marker} -->") == text.count(f"<!-- /{table.marker} -->") == 1, table.marker
 
 
-PARTS = (
-    ablations.STEIN,
-    ablations.KHMC,
-    ablations.LIKELIHOOD,
-    ablations.OUTPUTS,
-    ablations.SEARCH,
-    *ablations.PARTICLES.values(),
-)
+OURS = ablations.STEIN, ablations.KHMC, ablations.LIKELIHOOD, ablations.OUTPUTS, ablations.SEARCH
+PARTS = (*OURS, *ablations.PARTICLES.values())
 OF_RULES = [{k.removeprefix("pymc_kernel."): v for k, v in of.items()} for of in ablation_kbr.MECHANISMS.values()]
 
 
@@ -62,15 +56,15 @@ def test_what_an_ablation_switches_off_is_there(patches):
 def smallest(main):
     """Return the options of the shortest run: of everything one, of what is repeated two."""
     for name, parameter in inspect.signature(main).parameters.items():
-        default = parameter.default
+        default, option = parameter.default, f"--{name.replace('_', '-')}"
         if isinstance(default, tuple):
-            yield from (f"--{name.replace('_', '-')}", str(min(default) if type(default[0]) is int else default[0]))
+            yield from (option, str(min(default) if type(default[0]) is int else default[0]))
         elif name == "quick":
-            yield "--quick"
-        elif type(default) is int and name not in ("seed", "first_seed", "jobs", "cores"):
-            yield from (f"--{name.replace('_', '-')}", str(min(default, LEAST.get(name, 2))))
+            yield option
         elif name in ("jobs", "cores"):
-            yield from (f"--{name}", "1")
+            yield from (option, "1")
+        elif type(default) is int and name not in ("seed", "first_seed"):
+            yield from (option, str(min(default, LEAST.get(name, 2))))
 
 
 LEAST = {"draws": 50, "tune": 50, "evaluations": 40, "particles": 50}
@@ -139,9 +133,6 @@ def test_rows_that_were_not_run_stay_and_keys_give_the_order(table):
     assert f"numpy {version('numpy')}," in text
     table.write([["x", 1, "newer"]])
     assert table.files[0].read_text().count("*Last written ") == 1
-
-
-def test_without_keys_all_rows_are_replaced(table):
     harness.Table("t", ("a", "b", "c"), files=table.files).write([["z", None, 0.5]], below="Below.")
     text = table.files[0].read_text()
     assert "|---|---|---|\n| z |  | 0.5 |\n\nBelow.\n\n*Last written " in text
