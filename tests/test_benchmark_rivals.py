@@ -40,7 +40,7 @@ def mean_log_ratio(data, theta, proposed):
     return log_likelihood(proposed) - log_likelihood(theta)
 
 
-def test_gradient_of_the_recurrent_network(rng):
+def test_gradient_of_the_recurrent_network_and_of_the_banana(rng):
     weights = lstm.start_weights(3, 2, (7, 4), 5, rng)
     x, y, step = rng.normal(size=(6, 8, 3)), rng.normal(size=(8, 2)), 1e-6
     gradient = lstm.loss_and_gradient(weights, x, y)[1]
@@ -51,6 +51,8 @@ def test_gradient_of_the_recurrent_network(rng):
             lstm.loss_and_gradient(weights | {name: value + sign * step * direction}, x, y)[0] for sign in (1.0, -1.0)
         ]
         assert (gradient[name] * direction).sum() == pytest.approx((ends[0] - ends[1]) / (2.0 * step), rel=1e-5), name
+    x = np.linspace(-2.0, 3.0, 8)
+    assert_derivative(history_size.gradient(x), history_size.TARGET.log_density, x, atol=1e-6)
 
 
 def test_nearest_rotations_beat_others(rng):
@@ -100,14 +102,11 @@ def test_without_tolerance_austerity_decides_by_all_data(rng):
             assert austerity.is_accepted(rng, theta, proposed, threshold, data, order, critical) == (expected, 400)
 
 
-def test_importance_weights_are_those_of_a_weighted_ridge():
+def test_formulas_of_the_sources_weighted_ridge_and_least_squares_score():
     z, x, *_, ratio = kbr_sources.problem_of("weak", 2, 1)
     gram, across, n = Gaussian(1.5)(x), Gaussian(1.5)(x, x[:7]), len(z)
     expected = np.linalg.solve(np.diag(ratio) @ gram + n * 0.2 * np.eye(n), np.diag(ratio) @ across)
     np.testing.assert_allclose(kbr_sources.importance_weights(gram, across, ratio, 0.2), expected, atol=1e-10)
-
-
-def test_least_squares_score_by_quadrature():
     points, width, grid = np.random.default_rng(0).standard_normal((9, 1)), 0.7, np.linspace(-9, 9, 4001)[:, None]
 
     def density(at, centers):
@@ -116,11 +115,6 @@ def test_least_squares_score_by_quadrature():
     left_out = [density(points[[i]], np.delete(points, i, axis=0))[0] for i in range(9)]
     expected = (density(grid, points) ** 2).sum() * (grid[1, 0] - grid[0, 0]) - 2 * np.mean(left_out)
     assert kbr_sources.least_squares_score(points, width) == pytest.approx(expected, rel=1e-6)
-
-
-def test_gradient_of_the_banana_by_differences():
-    x = np.linspace(-2.0, 3.0, 8)
-    assert_derivative(history_size.gradient(x), history_size.TARGET.log_density, x, atol=1e-6)
 
 
 def by_importance(target, draws, rng, num_kernels=500, num_draws=6000):

@@ -25,9 +25,14 @@ SCRIPTS = [
 ]
 
 
-def test_make_bench_runs_every_script():
+def test_make_bench_runs_every_script_and_contents_are_the_headings():
     recipe = re.search(r"^bench:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.M)[1]
     assert sorted(re.findall(r"-m ((?:benchmarks|case_studies)\.\w+)", recipe)) == sorted(SCRIPTS)
+    text = harness.RESULTS.read_text()
+    assert f"<!-- contents -->\n{harness.contents(text)}\n<!-- /contents -->" in text
+    assert harness.contents("# t\n\n## Cox's _k_: one (`python -m a.b_c`)\n\n### More\n") == (
+        "- [Cox's _k_: one](#coxs-_k_-one-python--m-ab_c)\n  - [More](#more)"
+    )
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -139,14 +144,6 @@ def test_rows_that_were_not_run_stay_and_keys_give_the_order(table):
     assert text.endswith(".*\n<!-- /t -->\nafter\n")
 
 
-def test_contents_are_the_headings():
-    text = harness.RESULTS.read_text()
-    assert f"<!-- contents -->\n{harness.contents(text)}\n<!-- /contents -->" in text
-    assert harness.contents("# t\n\n## Cox's _k_: one (`python -m a.b_c`)\n\n### More\n") == (
-        "- [Cox's _k_: one](#coxs-_k_-one-python--m-ab_c)\n  - [More](#more)"
-    )
-
-
 def product_of(word, factor, seed):
     return f"{word}{factor * seed}"
 
@@ -171,7 +168,7 @@ def interrupted(number):
     return {"number": number}
 
 
-def test_rows_survive_an_interrupted_run_and_are_not_run_again(tmp_path):
+def test_rows_survive_an_interrupted_run_are_not_run_again_and_that_of_more_runs_stays(tmp_path):
     rows = harness.Rows(tmp_path / "rows.jsonl", lambda row: (row["number"],))
     before = signal.getsignal(signal.SIGINT)
     assert rows.complete(interrupted, [(1,), (2,), (3,)], json.dumps) == [{"number": 1}]
@@ -183,9 +180,6 @@ def test_rows_survive_an_interrupted_run_and_are_not_run_again(tmp_path):
         {"number": 3, "run": 2},
     ]
     assert rows.complete(lambda n: {"number": n, "run": 3}, [(1,)], json.dumps, again=True)[0]["run"] == 3
-
-
-def test_of_two_rows_that_of_more_runs_stays():
     before, new = [["a", "3", "old"], ["b", "3", "old"]], [["a", 2, "new"], ["b", 3, "new"], ["c", 1, "new"]]
     found = harness.with_most_runs(new, before, key=lambda row: row[0], runs=lambda row: int(row[1]))
     assert found == [["a", "3", "old"], ["b", "3", "new"], ["c", "1", "new"]]

@@ -6,7 +6,7 @@ import pytest
 from pymc_kernel import linalg
 
 
-def test_cholesky_update_and_solves(rng):
+def test_cholesky_update_solves_and_dot_products_of_every_length(rng):
     a = rng.normal(size=(6, 6))
     matrix = a @ a.T + np.eye(6)
     factor = matrix.copy()
@@ -21,6 +21,9 @@ def test_cholesky_update_and_solves(rng):
     np.testing.assert_allclose(factor, np.linalg.cholesky(matrix + np.outer(vector, vector)), rtol=1e-11, atol=1e-13)
     assert not linalg.cholesky_in_place(np.diag([1.0, -1.0]))
     assert not linalg.cholesky_in_place(np.array([[np.nan]]))
+    for n in (1, 2, 7, 8, 9, 31, 32, 33, 100, 1000):
+        left, right = rng.normal(size=(2, n))
+        assert abs(linalg.dot_product(left, right) - left @ right) < 1e-12
 
 
 def singular_matrices(d, disturbance, rng):
@@ -76,12 +79,6 @@ def test_jitter_is_the_same_whichever_way_a_matrix_was_rounded(disturbance, rng)
     for bad in (-matrix, np.full((2, 2), np.nan), np.zeros((2, 2))):
         with pytest.raises(np.linalg.LinAlgError, match="not positive definite"):
             linalg.jittered_cholesky(bad)
-
-
-def test_dot_product_of_every_length(rng):
-    for n in (1, 2, 7, 8, 9, 31, 32, 33, 100, 1000):
-        left, right = rng.normal(size=(2, n))
-        assert abs(linalg.dot_product(left, right) - left @ right) < 1e-12
 
 
 def smooth_matrix(rng):

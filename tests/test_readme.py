@@ -111,15 +111,12 @@ def test_a_simulator_is_learned_around_its_true_parameters(tmp_path, monkeypatch
     assert float(idata["sample_stats"]["learning_error"].max()) < 0.3
 
 
-def test_examples_are_those_of_the_documentation_and_are_run_above():
+def test_examples_are_run_above_commands_exist_and_it_is_one_page():
     """The pages' own test leaves out what is run here."""
     on_pages = {example for page in PAGES for example in examples_of(page)}
     assert len(EXAMPLES) == 4
     assert set(EXAMPLES) <= on_pages
     assert examples_of(DOCS / "index.rst") == EXAMPLES[:1]
-
-
-def test_commands_exist_and_it_is_one_page():
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"make ([a-z-]+)", TEXT)
     assert "demo" in targets

@@ -55,17 +55,14 @@ def test_quantiles_are_compared_where_mean_and_spread_are_right_and_without_mome
     assert verdict(0.5 * cauchy, truth=truth).outcome == "silent"
 
 
-def test_repeated_draws_are_worth_the_distinct_ones(rng):
+def test_repeated_draws_populations_and_replicates_are_judged_by_what_they_are_worth(rng):
     """Forty of 4,000 resampled: their mean is off by half a standard deviation, two errors of forty draws."""
     few = rng.normal(2.0, 3.0, 40)
     few += 2.0 + 1.5 - few.mean()
     found = rng.choice(few, (4, 1000))
     assert verdict(found).outcome == "right"
     assert verdict(found + 3.0).outcome == "silent"
-
-
-def test_populations_and_replicates_are_judged_by_their_spread(rng):
-    """Populations are each off by a shift that their draws do not show; replicates share an error as large as that."""
+    # Populations are each off by a shift that their draws do not show; replicates share an error as large as that.
     shifted = rng.normal(2.0, 3.0, (4, 4000)) + 0.2 * 3.0 * np.array([[0.5], [1.5], [-0.5], [1.5]])
     assert verdict(shifted).excess > 1.0
     assert verdict(shifted, chains_are="populations").outcome == "right"
@@ -74,7 +71,7 @@ def test_populations_and_replicates_are_judged_by_their_spread(rng):
     assert verdict(shifted, chains_are="replicates").excess < verdict(shifted, chains_are="populations").excess / 2.0
 
 
-def test_what_counts_as_said_is_about_the_answer(monkeypatch, rng):
+def test_what_counts_as_said_is_about_the_answer_and_an_error_is_said(monkeypatch, rng):
     """Neither the words of libraries nor PyMC's on every short run; a sampler that always warns shows in the table."""
 
     def sampler(model, seed):
@@ -94,8 +91,6 @@ def test_what_counts_as_said_is_about_the_answer(monkeypatch, rng):
     assert zoo.verdict_of(row)[0] == "said"
     assert zoo.table([row]).startswith("1 outcomes: 0 silent, 1 said, 0 right")
 
-
-def test_an_error_is_said(monkeypatch):
     def refuses(model, seed):
         raise ValueError("take more simulations")
 

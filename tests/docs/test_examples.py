@@ -63,9 +63,13 @@ CHECKS = {
 }
 
 
-def test_each_check_has_its_page():
+def test_each_check_has_its_page_and_every_function_and_class_an_example():
     stems = [page.stem for page in PAGES if examples_of(page)]
     assert all(stems.count(name) == 1 for name in (*CHECKS, *QUICK))
+    modules = {name for name in pk.__all__ if type(getattr(pk, name)).__name__ == "module"}
+    # What calls return, and abstract settings that another example shows.
+    shown_elsewhere = {"Emulation", "LearnedFeatures", "ASMC"}
+    assert set(pk.__all__) - modules - shown_elsewhere == set(EXAMPLES)
 
 
 @pytest.mark.parametrize(
@@ -105,10 +109,3 @@ def test_example(name):
     plt.close("all")
     assert result.failed == 0
     assert result.attempted > 0
-
-
-def test_every_function_and_class_has_an_example():
-    modules = {name for name in pk.__all__ if type(getattr(pk, name)).__name__ == "module"}
-    # What calls return, and abstract settings that another example shows.
-    shown_elsewhere = {"Emulation", "LearnedFeatures", "ASMC"}
-    assert set(pk.__all__) - modules - shown_elsewhere == set(EXAMPLES)

@@ -165,15 +165,7 @@ def test_ranks_of_truths_are_uniform_for_any_number_of_draws(rng):
     assert narrow.worst_gap() > 8.0
 
 
-def test_a_calibration_prints_in_a_few_lines(rng):
-    found = calibration_of(*exact(rng, num_cases=400, num_latents=12), rng)
-    said = repr(found)
-    assert f"largest gap: {found.worst_gap():.1f} standard errors" in said
-    assert len(said.splitlines()) == 12
-    assert max(map(len, said.splitlines())) < 120
-
-
-def test_calibration_has_errors_of_shares_and_no_units(rng):
+def test_calibration_has_errors_of_shares_and_no_units_and_prints_in_a_few_lines(rng):
     draws, truths, units = rng.standard_normal((150, 40, 2)), rng.standard_normal((150, 2)), np.array([1e-3, 1e6])
     found, other = (calibration_of(draws * u, truths * u, np.random.default_rng(3)) for u in (1.0, units))
     np.testing.assert_allclose(found.standard_error, np.sqrt(found.levels * (1.0 - found.levels) / 150))
@@ -181,6 +173,11 @@ def test_calibration_has_errors_of_shares_and_no_units(rng):
         np.testing.assert_array_equal(getattr(found, name), getattr(other, name))
     gaps = np.column_stack([found.coverage, found.tarp]) - found.levels[:, None]
     assert found.worst_gap() == pytest.approx(np.abs(gaps / found.standard_error[:, None]).max())
+    found = calibration_of(*exact(rng, num_cases=400, num_latents=12), rng)
+    said = repr(found)
+    assert f"largest gap: {found.worst_gap():.1f} standard errors" in said
+    assert len(said.splitlines()) == 12
+    assert max(map(len, said.splitlines())) < 120
 
 
 def rates(times):

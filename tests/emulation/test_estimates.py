@@ -21,17 +21,14 @@ def estimates(rng, sd=0.7):
     return inputs, clean + (sd - 0.05 * clean) * rng.standard_normal(120), clean
 
 
-def test_noise_is_learned_and_what_is_deep_stays_deep(rng):
+def test_noise_is_learned_and_what_is_deep_stays_deep_on_a_log_scale(rng):
     inputs, values, _ = estimates(rng)
     fit = learned(inputs, values, rng)
     near = 0.3 * rng.standard_normal((50, 2))
     assert (fit(near)[:, 0] + 10.0 * (near**2).sum(axis=1)).std() < 0.5
     assert fit(np.array([[5.0, -5.0]]))[0, 0] < -30.0
     assert fit(np.array([[3.0, 3.0]]))[0, 0] < fit(near).min() - 10.0
-
-
-def test_what_is_deep_counts_on_a_log_scale():
-    """Beyond ten: with a slope of one at first, and ten more at e times ten."""
+    # Beyond ten: with a slope of one at first, and ten more at e times ten.
     found = log_excess(np.array([3.0, 10.0, 10.001, 10.0 * np.e]), 10.0)
     np.testing.assert_allclose(found, [0.0, 0.0, 0.001, 10.0], rtol=1e-4)
 
@@ -102,7 +99,7 @@ def test_by_all_rows_it_is_the_posterior_variance(of_sines):
     assert exact.max() > 1e-4
 
 
-def test_it_bounds_the_variance_and_is_close_near_its_rows_only(of_sines):
+def test_it_bounds_the_variance_is_close_near_its_rows_only_and_has_at_most_128(of_sines):
     inputs, fit = of_sines
     near = inputs[inputs[:, 0] > 0.0]
     bound = variance_bound(fit, near)
@@ -112,9 +109,6 @@ def test_it_bounds_the_variance_and_is_close_near_its_rows_only(of_sines):
     assert (by_few > exact - 1e-6).all()
     is_near = new[:, 0] > 0.2
     assert np.median(by_few[is_near]) < 1e-4 < np.median(by_few[new[:, 0] < -0.5])
-
-
-def test_it_has_at_most_128_rows():
     rng = np.random.default_rng(0)
     inputs = rng.uniform(-1.0, 1.0, (400, 3))
     fit = fit_outputs(inputs, np.sin(9.0 * inputs).sum(axis=1), rng)

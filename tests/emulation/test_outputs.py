@@ -47,15 +47,12 @@ def test_predictions_are_those_of_a_gaussian_process_and_held_out_outputs_those_
     np.testing.assert_allclose(held_out, mean(~left, fit.scaled(inside, inside=False)), rtol=1e-5, atol=1e-5)
 
 
-def test_exponentials_are_learned_by_their_logarithms(rng):
+def test_exponentials_are_learned_by_their_logarithms_to_the_border_of_positive_inputs(rng):
     fit = fit_outputs(x := positive(rng, 30), curves(x), rng)
     assert fit.log_inputs.all()
     assert fit.log_outputs.all()
     new = positive(rng, 200, 0.2)
     assert np.sqrt(((fit(new) / curves(new) - 1.0) ** 2).mean()) < 0.02
-
-
-def test_inputs_that_are_not_positive_have_the_outputs_of_the_border(rng):
     x = positive(rng, 30)
     fit = fit_outputs(x, curves(x), rng)
     assert fit.log_inputs.all()

@@ -308,7 +308,7 @@ def batch(store, index):
     return {"prior/a": rows, "prior_predictive/y": rows[:, None] + np.arange(3)}
 
 
-def test_a_store_remembers_what_is_done(tmp_path):
+def test_a_store_remembers_what_is_done_and_leaves_other_things_alone(tmp_path):
     store, _ = opened(tmp_path / "s")
     store.write(1, batch(store, 1))
     store.write(2, batch(store, 2), is_complete=False)
@@ -318,9 +318,6 @@ def test_a_store_remembers_what_is_done(tmp_path):
     assert identity["seed"] == "1"
     with pytest.raises(ValueError, match="holds 10 draws"):
         opened(tmp_path / "s", draws=9)
-
-
-def test_other_things_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
     with pytest.raises(ValueError, match="no finished store"):
         opened(tmp_path)

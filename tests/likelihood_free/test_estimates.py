@@ -36,11 +36,16 @@ def test_kernel_abc_is_unbiased(factor):
     assert abs(standard_errors(values, truth)) < 4.0
 
 
-def test_failures_count_as_zero():
+def test_failures_count_as_zero_and_are_counted():
     found, factor = simulated(4, np.random.default_rng(1)), np.ones(2)
     of_four, of_eight = (log_kernel_abc(found, OBSERVED, factor, number) for number in (4, 8))
     assert of_eight == pytest.approx(of_four - np.log(2))
     assert log_kernel_abc(np.empty((0, 2)), OBSERVED, factor, 3) == -np.inf
+    one, *others = np.array([[1.0], [np.nan], [np.inf], [2.0]])
+    found = simulate_repeatedly(Mock(side_effect=[one, ValueError("no"), *others]), None, 5)
+    np.testing.assert_array_equal(np.ravel(found.summaries), [1.0, 2.0])
+    assert found.failed == 3
+    assert str(found.first_error) == "no"
 
 
 def test_synthetic_likelihood_is_the_normal_density():
@@ -77,14 +82,6 @@ def test_unbiased_normal_density(m):
     assert standard_errors([np.exp(log_synthetic(s, OBSERVED)) for s in draws], truth) > 5.0
     assert log_normal_unbiased(draws[0], np.array([50.0, 0.0])) == -np.inf
     assert log_normal_unbiased(draws[0][:5], OBSERVED) == -np.inf
-
-
-def test_failing_simulators_are_counted():
-    one, *others = np.array([[1.0], [np.nan], [np.inf], [2.0]])
-    found = simulate_repeatedly(Mock(side_effect=[one, ValueError("no"), *others]), None, 5)
-    np.testing.assert_array_equal(np.ravel(found.summaries), [1.0, 2.0])
-    assert found.failed == 3
-    assert str(found.first_error) == "no"
 
 
 NUM_DRAWS, NUM_SIMULATIONS = 2000, 50

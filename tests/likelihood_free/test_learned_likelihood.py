@@ -173,16 +173,13 @@ def test_gradient_is_the_derivative(simulate):
     assert_derivative(gradient, lambda places: fit.log_density(places, x), theta, rtol=1e-4, atol=1e-5)
 
 
-def test_one_observation_for_all_and_one_for_each():
+def test_one_observation_for_all_and_one_for_each_in_any_units():
     fit = fitted(linear)
     rng, theta = fresh(3, 6, 2)
     x = linear(rng, theta)[0]
     each = [fit.log_density(theta[i : i + 1], x[i])[0] for i in range(6)]
     np.testing.assert_allclose(fit.log_density(theta, x), each, rtol=1e-10)
     np.testing.assert_allclose(fit.log_density(theta, np.tile(x[0], (6, 1))), fit.log_density(theta, x[0]), rtol=1e-10)
-
-
-def test_units_change_nothing_but_the_density_of_units():
     rng, theta = fresh(1, 300, 2)
     x = spreading(rng, theta)[0]
     given = (theta, 1.0), (theta, 1e6), (theta, 1e-6), (1e3 * theta - 5.0, 1.0)
@@ -191,7 +188,7 @@ def test_units_change_nothing_but_the_density_of_units():
     np.testing.assert_allclose(others, np.tile(plain, (3, 1)), atol=1e-3)
 
 
-def test_failed_simulations_constants_and_what_cannot_be():
+def test_failed_simulations_constants_what_cannot_be_and_what_is_far_from_all_simulations():
     rng, theta = fresh(1, 400, 2)
     x = np.hstack([theta + 0.3 * rng.standard_normal(theta.shape), np.full((400, 1), 7.0)])
     x[:30, 1] = np.nan
@@ -203,6 +200,13 @@ def test_failed_simulations_constants_and_what_cannot_be():
     assert (value == -np.inf).all()
     assert (gradient == 0.0).all()
     assert (fit.sample(theta[:5], rng)[:, 2] == 7.0).all()
+    rng = np.random.default_rng(2)
+    parameters = rng.normal(size=(200, 2))
+    learned = ALONE.fit(parameters, parameters**2 + 0.1 * rng.normal(size=(200, 2)), rng)
+    far = np.array([[1e4, 0.0], [1e60, -1e60], [1e160, 1e200], [-1e307, 1e307]])
+    density, slope = learned.log_density_and_gradient(far, np.array([0.3, 0.1]))
+    assert (density < -100.0).all()
+    assert np.isfinite(slope).all()
 
 
 def test_weights_say_which_simulations_count():
@@ -258,16 +262,6 @@ def test_mistakes_are_named():
     ):
         with pytest.raises(ValueError, match=message):
             call()
-
-
-def test_far_from_all_simulations_there_is_no_nan():
-    rng = np.random.default_rng(2)
-    parameters = rng.normal(size=(200, 2))
-    learned = ALONE.fit(parameters, parameters**2 + 0.1 * rng.normal(size=(200, 2)), rng)
-    far = np.array([[1e4, 0.0], [1e60, -1e60], [1e160, 1e200], [-1e307, 1e307]])
-    density, slope = learned.log_density_and_gradient(far, np.array([0.3, 0.1]))
-    assert (density < -100.0).all()
-    assert np.isfinite(slope).all()
 
 
 SETTINGS = LearnedLikelihood()

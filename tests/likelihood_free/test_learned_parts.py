@@ -180,7 +180,7 @@ def test_data_whose_scale_is_a_parameter_are_learned_in_logarithms(seed):
     assert np.abs(missing).max() < 6.0
 
 
-def test_proportions_are_learned_as_multiples_of_a_step(rng):
+def test_proportions_are_learned_as_multiples_of_a_step_and_others_on_a_grid_are_found(rng):
     """A density of numbers on a grid has a wall beside each; under a wide prior most are nearly 0 or 1."""
     theta = rng.normal(0.0, 3.0, (1000, 1))
     chance = 1.0 / (1.0 + np.exp(-theta))
@@ -196,9 +196,6 @@ def test_proportions_are_learned_as_multiples_of_a_step(rng):
     assert curvature[near].max() < 300.0
     # Probabilities add up to one, but for what lies beyond all that can be.
     np.testing.assert_allclose(np.exp(found[:, 300:700]).sum(axis=0), 1.0, atol=0.1)
-
-
-def test_what_is_on_a_grid_and_what_is_not(rng):
     columns = [rng.standard_normal(200), rng.poisson(3.0, 200) / 7.0, rng.poisson(30.0, 200) * 1.0]
     columns.append(rng.integers(0, 1000, 200) / 1000 - 0.5)
     found = SummaryMap.of(np.stack(columns, axis=1))

@@ -41,22 +41,12 @@ def test_running_moments_equal_the_weighted_sample(rng):
     np.testing.assert_allclose(factor @ factor.T, cov, rtol=1e-10)
 
 
-def test_switches_turn_learning_off(rng):
+def test_switches_turn_learning_off_and_states_are_never_written_to(rng):
     target = correlated_gaussian(num_dims=3)
     fixed = am.Config(covariance=2.0 * np.eye(3), learn_covariance=False, scale=0.5, learn_scale=False)
     _, state = run(am, rng, target.log_density, np.zeros(3), fixed, 200, 1)
     np.testing.assert_array_equal(state.factor, np.sqrt(2.0) * np.eye(3))
     assert state.log_scale == np.log(0.5)
-
-
-def test_frozen_transition_leaves_the_target_invariant(rng):
-    target = correlated_gaussian(num_dims=3, condition=50.0)
-    config = am.Config(covariance=np.diag([1.0, 0.3, 0.1]), scale=1.0)
-    points = moved(rng, target, partial(am.init, config=config), partial(am.step, config=config), 8000, 5)
-    assert stats.kstest(target.level(points), stats.chi2(3).cdf).pvalue > 1e-4
-
-
-def test_states_are_never_written_to(rng):
     config = am.Config()
     state = am.init(np.zeros(2), 0.0, config)
     copies = [np.copy(v) for v in state]
@@ -65,6 +55,13 @@ def test_states_are_never_written_to(rng):
         am.adapt(following, info, config)
     for value, copy in zip(state, copies, strict=True):
         np.testing.assert_array_equal(value, copy)
+
+
+def test_frozen_transition_leaves_the_target_invariant(rng):
+    target = correlated_gaussian(num_dims=3, condition=50.0)
+    config = am.Config(covariance=np.diag([1.0, 0.3, 0.1]), scale=1.0)
+    points = moved(rng, target, partial(am.init, config=config), partial(am.step, config=config), 8000, 5)
+    assert stats.kstest(target.level(points), stats.chi2(3).cdf).pvalue > 1e-4
 
 
 def test_ratios_without_meaning_reject_and_a_covariance_that_is_not_symmetric_is_refused(rng):
@@ -81,16 +78,13 @@ def counted(capacity, numbers):
     return history
 
 
-def test_history_is_bounded_and_evenly_spaced():
+def test_history_is_bounded_evenly_spaced_recent_and_an_older_one_keeps_what_it_held():
     history = counted(8, range(1, 1001))
     kept = history.buffer[: history.count, 0]
     assert history.buffer.shape == (8, 1)
     assert history.count > 3
     assert np.unique(np.diff(kept)).size == 1
     assert kept[-1] > 1000 - history.stride
-
-
-def test_recent_part_and_an_older_history_that_keeps_what_it_held():
     np.testing.assert_array_equal(recent(counted(100, range(30)))[:, 0], np.arange(10.0, 30.0))
     older = counted(16, range(5))
     newer = append(older, np.array([99.0]))
@@ -165,7 +159,7 @@ def test_an_exact_density_pays_nothing(module):
     assert density.calls == 1001
 
 
-def test_walks_of_kernel_hmc_aim_lower_under_noise():
+def test_walks_under_noise_aim_lower_and_reach_a_small_target():
     config = kh.Config(Values(num_basis=50), noisy=True)
     density = NoisyNormal(1.7, 4)
     _, state = chain(kh, config, density, 2, 4, 160)
@@ -175,10 +169,7 @@ def test_walks_of_kernel_hmc_aim_lower_under_noise():
     after = kh.learn_from(state, info, config).walk
     fall = before.log_scale - after.log_scale
     assert fall == pytest.approx((1.0 + before.iteration) ** -0.6 * before.noise.target, rel=1e-9)
-
-
-def test_a_small_target_is_reached_under_noise():
-    """As long as the first covariance is most of what is learned, the scale has to make up for it."""
+    # As long as the first covariance is most of what is learned, the scale has to make up for it.
     density = NoisyNormal(1.5, 0, scale=1e-5)
     draws, _ = chain(am, am.Config(noisy=True), density, 1, 0, 1000, 2000)
     assert draws.std() == pytest.approx(1e-5, rel=0.35)

@@ -23,14 +23,11 @@ def tail_of(log_weights):
     return chain_checks._tail(np.exp(np.sort(log_weights) - log_weights.max()))
 
 
-def test_the_shape_is_arviz_s(rng):
+def test_the_shape_is_arviz_s_and_weights_that_are_no_trouble(rng):
     for log_weights in (rng.standard_normal(1000), 1.2 * rng.exponential(size=1000), 3.0 * rng.standard_normal(300)):
         other = float(array_stats.psislw(log_weights.max() - log_weights)[1])
         assert tail_of(log_weights)[2] == pytest.approx(other, abs=0.05)
-
-
-def test_weights_that_are_no_trouble(rng):
-    """Without a tail, not a number, or heavy but within a factor of two of each other."""
+    # Without a tail, not a number, or heavy but within a factor of two of each other.
     assert tail_of(np.zeros(500)) is None
     heavy = np.log1p(1e-3 * stats.genpareto(1.2).rvs(1000, random_state=rng)).clip(max=0.6)
     heavy[0] = -20.0  # nor is a place where the surrogate is far too high
@@ -172,11 +169,6 @@ def test_noise_makes_no_valleys_and_hides_none(rng):
     assert not never.called
 
 
-def test_too_few_draws_or_a_chain_that_stands_tell_nothing():
-    for draws in (np.linspace(3.0, 3.98, 99)[:, None], np.full((200, 1), 3.0)):
-        assert missed_of([[-3.0]], draws, two_modes) is None
-
-
 @pytest.mark.parametrize("num_dims", [1, 3, 10, 40])
 def test_independent_points_of_the_target_raise_no_alarm(rng, num_dims):
     """Units a thousand apart, correlations of .9, and points that are themselves draws of the target."""
@@ -214,28 +206,27 @@ def test_climbs_are_in_units_of_the_target_and_end_with_the_budget(rng):
     assert tops.log_densities.min() > -0.1 > places.log_densities.max()
 
 
-def test_one_hill_costs_an_evaluation_a_place(rng):
+def test_one_hill_costs_an_evaluation_a_place_and_places_without_density_are_left_out(rng):
     counted = Mock(side_effect=lambda x: -0.5 * float(x @ x))
     places = evaluated(rng.standard_normal((20, 5)), counted)
     counted.reset_mock()
     assert len(other_hills(places, counted, np.ones(5), 1000, rng).positions) == 0
     assert counted.call_count == 19
+    places = KnownPlaces(np.array([[0.0], [1.0], [2.0]]), np.array([np.nan, -np.inf, -1.0]))
+    assert len(other_hills(places, lambda x: -1.0, np.ones(1), 100, rng).positions) == 0
+    draws = 2.0 + 0.1 * rng.standard_normal((100, 1))
+    assert missed(places, draws, np.full(100, -1.0), lambda x: -1.0) is None
 
 
-def test_the_arms_of_a_banana_are_no_missed_modes(rng):
+def test_the_arms_of_a_banana_are_no_missed_modes_and_too_few_draws_tell_nothing(rng):
     target = banana(0.5, 4.0, 2)
     places = evaluated([[0.0, -2.0], [3.0, 2.0], [-3.0, 2.0]], target.log_density)
     tops = other_hills(places, target.log_density, np.array([2.0, 1.0]), 1000, rng)
     draws = target.sample(rng, 500)
     for some in (places, tops):
         assert missed_of(some.positions, draws, target.log_density) is None
-
-
-def test_places_without_density_are_left_out(rng):
-    places = KnownPlaces(np.array([[0.0], [1.0], [2.0]]), np.array([np.nan, -np.inf, -1.0]))
-    assert len(other_hills(places, lambda x: -1.0, np.ones(1), 100, rng).positions) == 0
-    draws = 2.0 + 0.1 * rng.standard_normal((100, 1))
-    assert missed(places, draws, np.full(100, -1.0), lambda x: -1.0) is None
+    for draws in (np.linspace(3.0, 3.98, 99)[:, None], np.full((200, 1), 3.0)):
+        assert missed_of([[-3.0]], draws, two_modes) is None
 
 
 def curved(x):

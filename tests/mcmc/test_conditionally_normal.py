@@ -129,7 +129,7 @@ def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, i
         assert_normal(z[low], z[~low])
 
 
-def test_the_zero_of_a_scale_is_found(rng):
+def test_the_zero_of_a_scale_is_found_and_where_steps_do_not_converge_the_best_of_them(rng):
     """To many digits, though draws come near to it."""
     for _ in range(2):
         scale = rng.gamma(0.7, size=1500)
@@ -137,10 +137,7 @@ def test_the_zero_of_a_scale_is_found(rng):
         found = fitted(x, x, -scale - 6.3 * np.log(scale) - 0.5 * (x[:, 1:] ** 2).sum(axis=1) / scale**2)
         assert found.kind == (0, -2)
         assert found.center[0] - found.spread / found.scaling.rate == pytest.approx(0.0, abs=1e-9)
-
-
-def test_a_rate_whose_steps_do_not_converge_is_the_best_of_them():
-    """Draws of a scale over eleven orders of magnitude."""
+    # Draws of a scale over eleven orders of magnitude.
     rng = np.random.default_rng(1)
     log_scale = 4.0 * rng.normal(size=1500)
     x = np.exp(log_scale)[:, None] * np.column_stack([np.ones(1500), rng.normal(size=(1500, 4))])
@@ -173,17 +170,14 @@ def test_thirty_dimensions_are_straightened(num_places, rng):
     assert fitted(draws, draws, neals(draws), first).share.min() > 0.99
 
 
-def test_tails_that_are_heavy_take_no_other_kind(rng):
+def test_heavy_tails_take_no_other_kind_and_centers_stay_among_their_draws(rng):
     """A square of 1 + r u would explain the values as well, and turn back among the draws."""
     x = rng.standard_t(5, size=(2500, 5))
     x[:, 1:] *= np.exp(0.5 * x[:, :1])
     values = stats.t(5).logpdf(x[:, 0]) - 2.0 * x[:, 0]
     values += stats.t(5).logpdf(x[:, 1:] * np.exp(-0.5 * x[:, :1])).sum(axis=1)
     assert fitted(x, x[:1500], values[:1500]).kind == (0, 0)
-
-
-def test_centers_stay_among_draws_whose_tails_are_heavy(rng):
-    """Where all of a precision is scaled, a part that is not has no center."""
+    # Where all of a precision is scaled, a part that is not has no center.
     for _ in range(5):
         x = neals_draws(rng, 3000, 5)
         x[:, 1:] /= np.sqrt(rng.chisquare(5, size=(3000, 1)) / 5.0)

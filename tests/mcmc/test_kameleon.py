@@ -88,7 +88,7 @@ def test_refreshes_thin_out_and_end_with_nine_tenths_of_tuning(rng):
     np.testing.assert_allclose(draws.std(axis=0), target.sample(rng, 50_000).std(axis=0), rtol=0.4)
 
 
-def test_a_chain_that_never_moved_is_not_learned_from(rng):
+def test_a_chain_that_never_moved_is_not_learned_from_nor_a_kernel_without_a_gradient_taken(rng):
     config = ka.Config(num_basis=10)
     state = ka.init(np.zeros(2), 0.0, config)
     for _ in range(300):
@@ -96,9 +96,6 @@ def test_a_chain_that_never_moved_is_not_learned_from(rng):
         state = ka.adapt(rng, state, info, config)
     assert state.fit is None
     assert state.rejections == 300
-
-
-def test_kernels_without_a_gradient_are_refused():
     with pytest.raises(NotDifferentiableError, match="Laplace"):
         ka.Config(kernel=K.Laplace(1.0))
 
@@ -112,7 +109,7 @@ def test_repeated_positions_do_not_hide_the_length_scale(rng):
         assert 0.1 < 1 / fit.inverse_length_scale[0] < 10
 
 
-def test_places_on_a_line_are_learned_from(rng):
+def test_places_on_a_line_are_learned_from_and_a_refresh_that_fails_keeps_what_was_learned(rng, monkeypatch):
     """Their covariance is singular, so that the walk's shape whitens them: nothing may hang on a factor that fails."""
     config = ka.Config(num_basis=50, noisy=True)
     state = ka.init(np.zeros(2), 0.0, config)
@@ -121,9 +118,6 @@ def test_places_on_a_line_are_learned_from(rng):
     state = ka.refresh(rng, state, config)
     assert state.fit is not None
     np.testing.assert_array_equal(state.fit.factor, state.factor)
-
-
-def test_a_refresh_that_fails_keeps_what_was_learned(rng, monkeypatch):
     config = ka.Config(num_basis=50)
     _, state = run(ka, rng, correlated_gaussian(num_dims=2).log_density, np.zeros(2), config, 500, 0)
     monkeypatch.setattr(ka, "fit", Mock(side_effect=np.linalg.LinAlgError))

@@ -54,7 +54,7 @@ def test_chains_on_the_surrogate_accept_by_its_energy(rng):
     assert 0.1 < np.mean(accepted) < 0.9
 
 
-def test_fits_become_rarer_and_end_before_tuning_does():
+def test_fits_become_rarer_and_nothing_changes_after_tuning(rng):
     due = [t + 1 for t in range(3000) if kh.refit_is_due(8, t, 2000)]
     assert due[0] == 180
     assert due[-1] == 1800
@@ -63,9 +63,6 @@ def test_fits_become_rarer_and_end_before_tuning_does():
     assert (np.diff(gaps) >= -1).all()
     assert not any(kh.refit_is_due(8, t, 0) for t in range(100))
     assert kh.stretches(8, 2000) == np.diff([0, *due, 2000]).tolist()
-
-
-def test_nothing_changes_after_tuning(rng):
     config = kh.Config()
     _, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), tune=300, draws=1)
     assert state.walk_share == config.exploring_share
@@ -235,7 +232,7 @@ def test_a_gaussian_is_exact_once_there_are_enough_values(num_points, noisy, is_
     assert (errors.std() < 0.05) == is_exact
 
 
-def test_trajectories_run_in_the_shape_of_the_quadratic(rng):
+def test_trajectories_run_in_the_shape_of_the_quadratic_if_it_has_a_maximum(rng):
     target, points, values = evaluations(rng, 400)
     state, learned = taught(rng, points, values)
     exact = np.cov(target.sample(rng, 100_000).T)
@@ -246,9 +243,6 @@ def test_trajectories_run_in_the_shape_of_the_quadratic(rng):
     walk = kh.with_fit(state, learned, CONFIG).walk
     assert np.trace(walk.factor @ walk.factor.T) < 0.5 * np.trace(exact)
     np.testing.assert_allclose(walk.mean, points.mean(axis=0), atol=0.1)
-
-
-def test_a_quadratic_without_a_maximum_is_no_shape(rng):
     _, points, values = evaluations(rng, 400)
     _, learned = taught(rng, points, values + 40.0 * (points[:, 0] - PLACE[0]) ** 2)
     assert learned.learned.surrogate.has_trend
@@ -262,12 +256,13 @@ def remembered(levels, num_dims=2):
     return arrival
 
 
-def test_a_chain_that_rises_has_not_arrived():
+def test_a_chain_that_rises_has_not_arrived_and_one_that_starts_in_the_bulk_soon_begins_to_learn(rng):
     assert not burn_in.has_arrived(remembered(np.linspace(-1000.0, 0.0, 400)))
     assert not burn_in.has_arrived(remembered([0.0] * 10))
     arrival = remembered(np.minimum(np.linspace(-1000.0, 500.0, 400), 0.0))  # risen long ago: bounded, and flat
     assert burn_in.has_arrived(arrival)
     assert len(arrival.levels) < 100
+    assert learning(rng, lambda x: -0.5 * x @ x, rng.standard_normal(5), 150).num_learned > 50
 
 
 def test_the_scale_falls_at_a_speed_that_does_not_vanish_and_stays_where_noise_holds_a_chain_fast():
@@ -301,7 +296,3 @@ def test_a_chain_from_a_poor_start_arrives_within_some_hundred_draws(target, see
     levels = np.array([target.log_density(x) for x in state.visited.buffer[: state.visited.count]])
     # What is left of the way in is a small part of what the walk learns from.
     assert (levels > typical).mean() > 0.8
-
-
-def test_a_chain_that_starts_in_the_bulk_soon_begins_to_learn(rng):
-    assert learning(rng, lambda x: -0.5 * x @ x, rng.standard_normal(5), 150).num_learned > 50

@@ -146,7 +146,7 @@ def test_rounds_end_by_themselves():
     assert state.rounds[-2].change < 0.1
 
 
-def test_a_proposal_is_normalized_against_the_prior():
+def test_a_proposal_is_normalized_against_the_prior_and_a_region_ends():
     rng = np.random.default_rng(6)
     rounds = CautiousRounds(300, 2, Quadratic(), FAST)
     state = rounds.init(PRIOR, np.array([1.3, 2.2]))
@@ -157,6 +157,11 @@ def test_a_proposal_is_normalized_against_the_prior():
     assert ratios.mean() == pytest.approx(1.0, abs=0.15)
     mixed = np.exp(cautious.log_mixture_ratio(state, PRIOR.draw(rng, 200_000)))
     assert mixed.mean() == pytest.approx(1.0, abs=0.1)
+    rng = np.random.default_rng(8)
+    positions = rng.standard_normal((2000, 2)) * [1e-3, 1e3]
+    region = cautious.region_of(rng, positions)
+    assert 0.99 < (region.log_penalty(positions) == 0.0).mean() < 1.0
+    assert region.log_penalty(np.array([[0.02, 0.0]]))[0] < -5.0
 
 
 def test_divergence_of_two_normals():
@@ -192,14 +197,6 @@ def test_the_power_is_the_largest_that_simulations_support():
     narrow = cautious.RoundProposal(likelihood, 1e-4, 0.5 * np.log(1.0 / (1.0 + 1e-4 / 0.003**2)), None)
     ratio = cautious.log_mixture_ratio(state._replace(proposals=(narrow,)), parameters)
     assert np.exp(ratio).mean() == pytest.approx(1.0, abs=0.05)
-
-
-def test_a_region_holds_nearly_all_and_ends():
-    rng = np.random.default_rng(8)
-    positions = rng.standard_normal((2000, 2)) * [1e-3, 1e3]
-    region = cautious.region_of(rng, positions)
-    assert 0.99 < (region.log_penalty(positions) == 0.0).mean() < 1.0
-    assert region.log_penalty(np.array([[0.02, 0.0]]))[0] < -5.0
 
 
 def test_what_cannot_be_learned_from_is_refused(rng):

@@ -31,11 +31,15 @@ def sample(rng):
     return rng.normal(size=(60, 3)) @ np.diag([1.0, 2.0, 0.5]) + 5.0, rng.random(60)
 
 
-def test_units_of_columns_do_not_matter_to_the_base_measure(sample):
+def test_the_gaussian_base_is_the_gaussian_fit_in_any_units(sample, rng):
     x, weights = sample
     weights, units = weights / weights.sum(), np.array([1e-6, 1.0, 1e6])
     score = base_measure("gaussian", x * units, weights).score(x * units) * units
     np.testing.assert_allclose(score, base_measure("gaussian", x, weights).score(x), rtol=1e-6, atol=1e-9)
+    x = rng.normal(size=(200, 2)) @ np.array([[2.0, 0.0], [1.0, 0.5]])
+    fitted = S.Lite(K.Gaussian(1.0), regularization=1e12).fit(x)
+    covariance = np.cov(x.T, bias=True)
+    np.testing.assert_allclose(fitted.score(x), -(x - x.mean(axis=0)) @ np.linalg.inv(covariance), atol=1e-5)
 
 
 @pytest.mark.parametrize("estimator", [S.Lite(KERNELS[0]), S.Finite(KERNELS[0]), S.Full(KERNELS[0])], ids=name)
@@ -131,13 +135,6 @@ def test_larger_bases_converge_to_the_full_solution(estimator, setting, sizes, n
     errors = [np.sqrt(((fit.score(x) - full) ** 2).mean()) for fit in fits]
     assert errors[0] > errors[1] > errors[2]
     assert errors[2] < largest
-
-
-def test_gaussian_base_alone_is_the_gaussian_fit(rng):
-    x = rng.normal(size=(200, 2)) @ np.array([[2.0, 0.0], [1.0, 0.5]])
-    fitted = S.Lite(K.Gaussian(1.0), regularization=1e12).fit(x)
-    covariance = np.cov(x.T, bias=True)
-    np.testing.assert_allclose(fitted.score(x), -(x - x.mean(axis=0)) @ np.linalg.inv(covariance), atol=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -79,13 +79,19 @@ def test_thinning_and_signs_follow_the_correlation(rng):
     assert stein.choose_thinning(x, (4000,)) == slow.thin
 
 
-def test_wrong_weights_of_separated_modes_are_not_seen(rng):
+def test_wrong_weights_of_modes_are_not_seen_and_weights_put_scores_of_another_density_right(rng):
     """What the docstrings warn of: an even mixture far apart, drawn 9 to 1, passes; a shifted mode does not."""
     side = np.where(rng.random(1000) < 0.9, 1.0, -1.0)
     draws = 8.0 * side + rng.standard_normal(1000)
     scores = 8.0 * np.tanh(8.0 * draws) - draws
     assert stein.ksd_test(draws, scores).p_value > 0.05
     assert stein.ksd_test(draws + 0.5, 8.0 * np.tanh(8.0 * (draws + 0.5)) - draws - 0.5).p_value < 0.01
+    draws, scores, weights = of_another_density(rng)
+    assert stein.ksd_test(draws, scores).p_value < 0.01
+    assert stein.ksd_test(draws, scores, weights=weights).p_value > 0.05
+    assert stein.ksd_test(draws, scores, weights=1e3 * weights.ravel()).p_value > 0.05
+    moved = of_another_density(rng, shift=0.3)
+    assert stein.ksd_test(*moved[:2], weights=moved[2]).p_value < 0.01
 
 
 def of_another_density(rng, shift=0.0, n=1000):
@@ -94,15 +100,6 @@ def of_another_density(rng, shift=0.0, n=1000):
     scores = -(draws - 0.4) / 1.44
     log_ratio = 0.5 * draws**2 - 0.5 * (draws - 0.4) ** 2 / 1.44
     return draws, scores, np.exp(log_ratio[..., 0])
-
-
-def test_weights_put_scores_of_another_density_right(rng):
-    draws, scores, weights = of_another_density(rng)
-    assert stein.ksd_test(draws, scores).p_value < 0.01
-    assert stein.ksd_test(draws, scores, weights=weights).p_value > 0.05
-    assert stein.ksd_test(draws, scores, weights=1e3 * weights.ravel()).p_value > 0.05
-    moved = of_another_density(rng, shift=0.3)
-    assert stein.ksd_test(*moved[:2], weights=moved[2]).p_value < 0.01
 
 
 def test_weighted_discrepancy_is_the_sum_over_weighted_pairs(rng):

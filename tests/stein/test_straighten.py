@@ -85,15 +85,12 @@ def test_what_is_no_funnel_is_left_alone():
         assert (choose_drivers(few, -few) == -1).all()
 
 
-def test_drivers_are_not_driven(rng):
+def test_drivers_are_not_driven_and_centers_are_known_more_closely_than_the_neck_is_wide(rng):
     draws, scores = exact.horseshoe(rng, 1000, 3)
     driver = choose_drivers(draws, scores)
     assert (driver[:4] == -1).all()
     assert all(driver[4 + k] in (0, 1 + k) for k in range(3))
-
-
-def test_centers_are_known_more_closely_than_the_neck_is_wide():
-    """By what draws and scores say together; those that made the drivers' scores small were off by 1.5 widths."""
+    # By what draws and scores say together; those that made the drivers' scores small were off by 1.5 widths.
     errors = []
     for seed in range(10):
         draws, scores = exact.funnel(np.random.default_rng(seed), 200, 5)
@@ -138,7 +135,7 @@ def test_tails_become_those_of_a_normal_distribution(rng):
         np.testing.assert_allclose(straight.std(axis=0), 1.0)
 
 
-def test_what_is_normal_is_left_alone():
+def test_what_is_normal_is_left_alone_and_scores_of_another_size_than_the_draws(rng):
     for seed in range(8):
         rng = np.random.default_rng([seed, 16])
         normal = rng.standard_normal((400, 4))
@@ -146,6 +143,10 @@ def test_what_is_normal_is_left_alone():
         cases = [(normal, -normal), (moved, -moved), (normal[:199], np.exp(normal[:199])), (normal, np.zeros((400, 4)))]
         for draws, scores in cases:
             assert normal_margins(draws, scores)[0] is draws
+    # The bound by Cauchy and Schwarz means nothing there.
+    draws, scores = exact.log_scale(rng, 400, 2)
+    for factor in (0.25, 1.0, 4.0):
+        assert (normal_margins(draws, factor * scores)[0] is draws) == (factor != 1.0)
 
 
 @pytest.mark.parametrize(("n", "is_stretched"), [(300, False), (600, True)])
@@ -153,13 +154,6 @@ def test_only_a_clear_gain_is_taken(n, is_stretched):
     """Quantiles of a log-gamma distribution of shape 5: the best map of the list gains 6.8 nats for 300, 14 for 600."""
     draws = np.log(gamma.ppf((np.arange(n)[:, None] + 0.5) / n, 5.0))
     assert (normal_margins(draws, 5.0 - np.exp(draws))[0] is not draws) == is_stretched
-
-
-def test_scores_of_another_size_than_the_draws_are_left_alone(rng):
-    """The bound by Cauchy and Schwarz means nothing there."""
-    draws, scores = exact.log_scale(rng, 400, 2)
-    for factor in (0.25, 1.0, 4.0):
-        assert (normal_margins(draws, factor * scores)[0] is draws) == (factor != 1.0)
 
 
 @pytest.mark.parametrize(("a", "b"), [(1.0, 1.0), (0.5, 2.0), (1.4, 0.25)])
