@@ -47,9 +47,8 @@ def test_gradient_of_the_recurrent_network_and_of_the_banana(rng):
     assert set(gradient) == set(weights)
     for name, value in weights.items():
         direction = rng.normal(size=value.shape)
-        ends = [
-            lstm.loss_and_gradient(weights | {name: value + sign * step * direction}, x, y)[0] for sign in (1.0, -1.0)
-        ]
+        moved = [weights | {name: value + sign * step * direction} for sign in (1.0, -1.0)]
+        ends = [lstm.loss_and_gradient(one, x, y)[0] for one in moved]
         assert (gradient[name] * direction).sum() == pytest.approx((ends[0] - ends[1]) / (2.0 * step), rel=1e-5), name
     x = np.linspace(-2.0, 3.0, 8)
     assert_derivative(history_size.gradient(x), history_size.TARGET.log_density, x, atol=1e-6)

@@ -37,15 +37,9 @@ print(*tests, *np.concatenate(numbers), *pk.density.BayesianKDE().fit(x).bandwid
 
 def numbers_in_new_process(folder, code=SUM, **settings):
     surroundings = {k: v for k, v in os.environ.items() if not k.startswith("NUMBA")} | {"PYTHONPATH": str(folder)}
-    call = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=surroundings | settings,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    return [float(number) for number in call.stdout.split()]
+    command = [sys.executable, "-c", code]
+    said = subprocess.check_output(command, cwd=folder, env=surroundings | settings, stderr=subprocess.PIPE, text=True)
+    return [float(number) for number in said.split()]
 
 
 @pytest.mark.slow
@@ -216,10 +210,8 @@ def test_the_same_bits_for_any_number_of_blas_threads():
     runs = []
     for count in ("1", "2"):
         environment = os.environ | {"OMP_NUM_THREADS": count, "OPENBLAS_NUM_THREADS": count}
-        command = [sys.executable, "-c", SAME_BITS]
-        runs.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        )
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        runs.append(subprocess.Popen([sys.executable, "-c", SAME_BITS], env=environment, **pipes))
     (first, error), (second, _) = (run.communicate() for run in runs)
     assert len(first.splitlines()) == 4, error
     assert first == second

@@ -16,10 +16,9 @@ def quadrature(x, rate):
     logs = np.linspace(-5.0, 9.0, 301)
     squared = ((x[:, None] - x) ** 2).sum(axis=2)
     np.fill_diagonal(squared, np.inf)
-    likelihood = [
-        (0.5 * (u - math.log(2 * math.pi)) + logsumexp(-0.5 * math.exp(u) * squared, axis=1)).sum() for u in logs
-    ]
-    joint = np.array(likelihood) - len(x) * math.log(len(x) - 1) + math.log(rate) - rate * np.exp(logs) + logs
+    likelihood = np.array([logsumexp(-0.5 * math.exp(u) * squared, axis=1).sum() for u in logs])
+    likelihood += 0.5 * len(x) * (logs - math.log(2 * math.pi))
+    joint = likelihood - len(x) * math.log(len(x) - 1) + math.log(rate) - rate * np.exp(logs) + logs
     evidence = logsumexp(joint) + math.log(logs[1] - logs[0])
     mass = softmax(joint)
     mean = mass @ np.exp(logs)

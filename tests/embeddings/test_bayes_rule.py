@@ -1,5 +1,3 @@
-import warnings
-
 import numpy as np
 import pytest
 from scipy import stats
@@ -20,9 +18,8 @@ def test_weights_are_those_of_the_papers():
     common = {"latent_kernel": kz, "observed_kernel": kx, **EXACT}
     ratio, expected = slow.importance(kz(z), prior_mean, kx(x), kx(x, y)[:, 0], 0.05, 0.02)
     # The ratio is scaled to a mean of one, which is a regularization of another size.
-    rule = KernelBayesRule(
-        ratio=DensityRatio(regularization=0.05, **EXACT), regularization=0.02 / ratio.mean(), **common
-    ).fit(z, x, u)
+    given = {"ratio": DensityRatio(regularization=0.05, **EXACT), "regularization": 0.02 / ratio.mean()}
+    rule = KernelBayesRule(**given, **common).fit(z, x, u)
     np.testing.assert_allclose(rule.ratio, ratio / ratio.mean(), rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(rule.weights(y)[0], expected, rtol=1e-7, atol=1e-8)
     literal = slow.original(kz(z), prior_mean, kx(x), kx(x, y)[:, 0], 0.05, 3.0)
@@ -107,19 +104,16 @@ def test_loss_of_the_ratio_is_leave_one_out():
     weights = np.random.default_rng(1).dirichlet(np.ones(len(u)))
     ratio = DensityRatio(kernel, regularization=0.07, **EXACT).fit(u, z, weights)
     # The rest of the prior's weights is scaled to one here and there.
-    assert ratio.solution.loss == pytest.approx(
-        slow.ratio_loss(factor.features, factor.extend(u), weights, 0.07), rel=1e-8
-    )
+    expected = slow.ratio_loss(factor.features, factor.extend(u), weights, 0.07)
+    assert ratio.solution.loss == pytest.approx(expected, rel=1e-8)
 
 
 def test_the_ratio_is_the_smoothest_within_one_standard_error_of_the_least_loss():
     """The least loss is at an eighteenth of the regularization that is chosen, and lower by .022."""
     z, _, u = pairs(200)
     chosen = DensityRatio().fit(u, z, rng=0).solution
-    losses = [
-        DensityRatio(regularization=chosen.regularization * factor).fit(u, z, rng=0).solution.loss
-        for factor in 10.0 ** -np.arange(0.0, 3.1, 0.25)
-    ]
+    strengths = chosen.regularization * 10.0 ** -np.arange(0.0, 3.1, 0.25)
+    losses = [DensityRatio(regularization=s).fit(u, z, rng=0).solution.loss for s in strengths]
     assert losses[0] == pytest.approx(chosen.loss)
     assert min(losses) + 0.01 < chosen.loss < min(losses) + 0.05
 
@@ -232,23 +226,18 @@ def test_sum_and_chain_rule_against_the_marginal():
     assert product == pytest.approx(float((embedded.points * truth.points).mean()), abs=0.03)
 
 
-@pytest.mark.parametrize(
-    ("call", "message"),
-    [
-        (lambda z, x: KernelBayesRule(regularization="marginal"), "must be a positive number"),
-        (lambda z, x: KernelBayesRule().fit(z, x, z[:, :1]), "they must agree"),
-        (lambda z, x: KernelBayesRule().fit(z, x).mean(x[:, :1]), "columns"),
-        (lambda z, x: KernelBayesRule().fit(z, x, z, -np.ones(len(z))), "positive number"),
-        (lambda z, x: OriginalBayesRule().fit(z, x).interval(x), "residuals"),
-        (lambda z, x: KernelBayesRule(observed_kernel=Linear()).fit(z, 0.0 * x), "zero at all points"),
-    ],
-)
-def test_mistakes_are_named(call, message):
-    z, x, _ = pairs(20)
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="all columns are constant")
-        with pytest.raises(ValueError, match=message):
-            call(z, x)
+@pytest.mark.filterwarnings("ignore:all columns are constant")
+@pytest.mark.parametrize(("message", "call"), [
+    ("must be a positive number", lambda z, x: KernelBayesRule(regularization="marginal")),
+    ("they must agree", lambda z, x: KernelBayesRule().fit(z, x, z[:, :1])),
+    ("columns", lambda z, x: KernelBayesRule().fit(z, x).mean(x[:, :1])),
+    ("positive number", lambda z, x: KernelBayesRule().fit(z, x, z, -np.ones(len(z)))),
+    ("residuals", lambda z, x: OriginalBayesRule().fit(z, x).interval(x)),
+    ("zero at all points", lambda z, x: KernelBayesRule(observed_kernel=Linear()).fit(z, 0.0 * x)),
+])  # fmt: skip
+def test_mistakes_are_named(message, call):
+    with pytest.raises(ValueError, match=message):
+        call(*pairs(20)[:2])
 
 
 def test_failed_simulations_and_constant_columns_are_said_and_one_gone_wild_changes_little():

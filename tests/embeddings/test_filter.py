@@ -18,9 +18,8 @@ def split(seed, train, test=100):
 def test_filter_is_algorithm_2():
     z, x, _, y = split(0, 60, 15)
     kz, kx = Gaussian(0.8), Gaussian(1.1)
-    learned = KernelBayesFilter(
-        state_kernel=kz, observed_kernel=kx, regularization=0.02, ratio_regularization=0.01, **EXACT
-    ).fit(z, x, rng=0)
+    given = {"state_kernel": kz, "observed_kernel": kx, "regularization": 0.02, "ratio_regularization": 0.01}
+    learned = KernelBayesFilter(**given, **EXACT).fit(z, x, rng=0)
     expected = slow.filter_weights(z, kz(z), kx(x), kx(x, y).T, 0.01, 0.02)
     np.testing.assert_allclose(learned.filter(y).weights, expected, atol=1e-7)
 
@@ -72,9 +71,8 @@ def test_regularizations_are_in_units_of_the_kernel(method):
     settings = {"regularization": 1e-3, "ratio_regularization": 1e-2, "state_kernel": 0.5}
     features = random_fourier_features(Gaussian(1.0), 50, 2, np.random.default_rng(0))
     kernels = FeatureKernel(features), FeatureKernel(lambda points: 10.0 * features(points))
-    means = [
-        KernelBayesFilter(method, observed_kernel=k, **settings).fit(z, x, rng=0).filter(y).mean() for k in kernels
-    ]
+    fits = [KernelBayesFilter(method, observed_kernel=k, **settings).fit(z, x, rng=0) for k in kernels]
+    means = [fit.filter(y).mean() for fit in fits]
     np.testing.assert_allclose(*means, atol=1e-6)
 
 

@@ -39,10 +39,8 @@ def test_factors_of_zero_leave_points_out(rng):
     latent, observed, inside = rng.standard_normal((60, 2)) + 5.0, rng.standard_normal((60, 2)), np.arange(60) < 40
     settings = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT)
     whole, part = settings.fit(latent, observed), settings.fit(latent[inside], observed[inside])
-    found, expected = (
-        rule.refitted(factors).posteriors([[0.2, 0.1]])[0]
-        for rule, factors in ((whole, inside / 1.0), (part, np.ones(40)))
-    )
+    both = whole.refitted(inside / 1.0), part.refitted(np.ones(40))
+    found, expected = (rule.posteriors([[0.2, 0.1]])[0] for rule in both)
     np.testing.assert_allclose(found.points, expected.points, atol=1e-6)
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-6)
 
@@ -80,9 +78,8 @@ def test_where_one_regression_fits_everywhere_all_points_tell():
 
 def test_a_point_is_predicted_by_all_others(rng):
     """By a normal distribution around the mean that leaves it out, with the covariance of the others' residuals."""
-    rule = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT).fit(
-        rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
-    )
+    latent, observed = rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
+    rule = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT).fit(latent, observed)
     scores = []
     for i in (3, 17):
         weights = rule._shares(rule.weights(rule.observed[i : i + 1]))[0]
@@ -121,10 +118,8 @@ def test_the_posterior_of_a_held_out_case_does_not_know_its_parameter(rng):
     latent = rng.standard_normal((200, 2)) + counts[:, None]
     other = latent.copy()
     other[17] = [50.0, -50.0]
-    rules = [
-        KernelBayesRule(Gaussian(0.1), regularization=1e-3).fit(values, counts[:, None], rng=1)
-        for values in (latent, other)
-    ]
+    rule = KernelBayesRule(Gaussian(0.1), regularization=1e-3)
+    rules = [rule.fit(values, counts[:, None], rng=1) for values in (latent, other)]
     found = [rule.held_out(np.array([3, 17]), np.random.default_rng(3))[1] for rule in rules]
     np.testing.assert_allclose(found[0].points, found[1].points)
     np.testing.assert_allclose(found[0].weights, found[1].weights)

@@ -53,9 +53,6 @@ def test_exponentials_are_learned_by_their_logarithms_to_the_border_of_positive_
     assert fit.log_outputs.all()
     new = positive(rng, 200, 0.2)
     assert np.sqrt(((fit(new) / curves(new) - 1.0) ** 2).mean()) < 0.02
-    x = positive(rng, 30)
-    fit = fit_outputs(x, curves(x), rng)
-    assert fit.log_inputs.all()
     new = positive(rng, 5)
     new[:, 0], at_border = [-2.0, -1e-9, 0.0, 1e-200, -1e200], new.copy()
     at_border[:, 0] = np.exp(np.log(x[:, 0]).min() - 0.25 * np.ptp(np.log(x[:, 0])))
@@ -219,9 +216,8 @@ def test_outputs_as_they_may_be_have_the_spread_of_a_gaussian_process(rng):
     spread = np.log(versions).std(axis=0)
     np.testing.assert_allclose(spread, np.sqrt(variance)[:, None] * amplitude, rtol=0.2)
     assert inside.any()
-    np.testing.assert_allclose(
-        np.log(versions[:, inside]).mean(axis=0), np.log(fit(new[inside])), atol=4.0 * spread[inside].max() / 20.0
-    )
+    means = np.log(versions[:, inside]).mean(axis=0)
+    np.testing.assert_allclose(means, np.log(fit(new[inside])), atol=4.0 * spread[inside].max() / 20.0)
 
 
 def probabilities(x):

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from pymc_kernel import embeddings as E
 from pymc_kernel import kernels as K
-from tests.fuzz.contract import all_kept, kept
-from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from tests.fuzz.strategies import all_kept, arrays, dimensions, kept, powers, seeds, sizes
 
 NAMES = (
     "points", "weights", "kernel", "length_scale", "x", "y", "grid", "function", "probability", "probabilities",
@@ -99,10 +98,8 @@ def test_filters(method, data, p, d):
     n = data.draw(st.sampled_from([0, 1, 9, 10, 12]))
     states, observations = data.draw(arrays((n, p))), data.draw(arrays((n, d)))
     scale = data.draw(st.one_of(st.just(0.5), powers()))
-    learner = E.KernelBayesFilter(
-        method, state_kernel=0.5, observed_kernel=scale, regularization=0.01, ratio_regularization=0.01
-    )
-    fit = kept(lambda: learner.fit(states, observations), NAMES)
+    given = {"state_kernel": 0.5, "observed_kernel": scale, "regularization": 0.01, "ratio_regularization": 0.01}
+    fit = kept(lambda: E.KernelBayesFilter(method, **given).fit(states, observations), NAMES)
     if fit is None:
         return
     seen = data.draw(arrays((3, d)))

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from pymc_kernel import kernels as K
 from pymc_kernel import linalg
-from tests.fuzz.contract import kept
-from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from tests.fuzz.strategies import arrays, dimensions, kept, powers, seeds, sizes
 from tests.reference.slow_kernels import twin
 
 RADIAL = [K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric, K.Matern32, K.Matern52, K.Laplace]

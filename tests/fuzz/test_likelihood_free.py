@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymc_kernel import likelihood_free as lf
-from tests.fuzz.contract import kept
-from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from tests.fuzz.strategies import arrays, dimensions, kept, powers, seeds, sizes
 
 NAMES = (
     "simulated", "observed", "factor", "epsilon", "num_simulations", "shrinkage", "summaries", "quantile", "latent",

@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 from pymc_kernel import kernels as K
 from pymc_kernel import scores
 from pymc_kernel.density import STRUCTURES, BayesianKDE
-from tests.fuzz.contract import kept
-from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from tests.fuzz.strategies import arrays, dimensions, kept, powers, seeds, sizes
 
 NAMES = ("x", "weights", "length_scale", "points", "values", "basis", "regularization", "base")
 FAMILIES = [K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric]
@@ -76,12 +75,8 @@ def test_cross_validation(data, sample, rng):
     names = (*NAMES, "num_folds", "regularizations", "length_scales")
     folds, estimator = data.draw(st.integers(0, 4)), data.draw(estimators(make))
     candidates = data.draw(st.sampled_from([None, [1.0], [1e-150, 1e150], [np.nan], []]))
-    found = kept(
-        lambda: scores.cross_validate(
-            estimator, x, weights, num_folds=folds, length_scales=candidates, regularizations=(1e-3, 1.0), rng=rng
-        ),
-        names,
-    )
+    settings = {"num_folds": folds, "length_scales": candidates, "regularizations": (1e-3, 1.0), "rng": rng}
+    found = kept(lambda: scores.cross_validate(estimator, x, weights, **settings), names)
     assert found is None or np.isfinite(found.loss)
 
 

@@ -11,14 +11,9 @@ from tests.reference.differences import assert_derivative
 SCALE = np.array([0.7, 1.9, 1.2])
 DOT = [K.Linear(SCALE, constant=0.3), K.Polynomial(SCALE, degree=3)]
 RADIAL = [
-    K.Gaussian(SCALE),
-    K.RationalQuadratic(SCALE, alpha=1.7),
-    K.InverseMultiquadric(SCALE),
-    K.InverseMultiquadric(SCALE, beta=0.8),
-    K.Matern32(SCALE),
-    K.Matern52(SCALE),
-    K.Laplace(SCALE),
-]
+    K.Gaussian(SCALE), K.RationalQuadratic(SCALE, alpha=1.7), K.InverseMultiquadric(SCALE),
+    K.InverseMultiquadric(SCALE, beta=0.8), K.Matern32(SCALE), K.Matern52(SCALE), K.Laplace(SCALE),
+]  # fmt: skip
 RNG = np.random.default_rng(1)
 SMOOTH = [*DOT, *RADIAL[:-1]]
 

@@ -96,9 +96,8 @@ def test_skewed_summaries_have_no_correlation_by_that(rng):
 
 
 def test_more_simulations_than_replicates_are_extrapolated_and_noise_alone_has_hardly_a_regression(rng):
-    few, many = (
-        choose_bandwidth(linear_pilot(rng, np.eye(3), np.eye(3), 0.3, n), np.zeros(3), 400, 1.5) for n in (100, 2000)
-    )
+    pilots = [linear_pilot(rng, np.eye(3), np.eye(3), 0.3, n) for n in (100, 2000)]
+    few, many = (choose_bandwidth(pilot, np.zeros(3), 400, 1.5) for pilot in pilots)
     assert few.relative == many.relative == 0.3
     # Least squares with thirty inputs would explain six tenths of the fifty outputs.
     inputs, outputs = rng.standard_normal((50, 30)), rng.standard_normal((50, 5))

@@ -79,15 +79,14 @@ def test_a_broken_executor_of_the_user_is_said():
 @pytest.mark.parametrize("window", [1, 3])
 def test_no_more_is_in_flight_than_was_said(window):
     asked = []
-    batches = run_batches(
-        square, range(20), lambda i: asked.append(i) or (i,), ThreadPoolExecutor(4), max_in_flight=window
-    )
+    given = range(20), lambda i: asked.append(i) or (i,), ThreadPoolExecutor(4)
+    batches = run_batches(square, *given, max_in_flight=window)
     for count, _ in enumerate(batches, start=1):
         assert len(asked) <= count - 1 + 2 * window  # some that have finished are still to be yielded
     assert len(asked) == 20
 
 
-def test_closing_ends_workers_of_its_own():
+def test_closing_ends_workers_of_its_own_and_no_process_of_others():
     before = set(multiprocessing.active_children())
     batches = run_batches(time.sleep, range(2), lambda i: (0.0 if i == 0 else 60.0,), 2)
     next(batches)
@@ -97,9 +96,6 @@ def test_closing_ends_workers_of_its_own():
     while set(multiprocessing.active_children()) > before:
         assert time.perf_counter() - start < 10.0
         time.sleep(0.01)
-
-
-def test_closing_ends_no_process_of_others():
     batches = run_batches(square, range(3), one, 2)
     next(batches)
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60.0,))

@@ -202,9 +202,9 @@ def test_failed_simulations_constants_what_cannot_be_and_what_is_far_from_all_si
     assert (fit.sample(theta[:5], rng)[:, 2] == 7.0).all()
     rng = np.random.default_rng(2)
     parameters = rng.normal(size=(200, 2))
-    learned = ALONE.fit(parameters, parameters**2 + 0.1 * rng.normal(size=(200, 2)), rng)
+    fit = ALONE.fit(parameters, parameters**2 + 0.1 * rng.normal(size=(200, 2)), rng)
     far = np.array([[1e4, 0.0], [1e60, -1e60], [1e160, 1e200], [-1e307, 1e307]])
-    density, slope = learned.log_density_and_gradient(far, np.array([0.3, 0.1]))
+    density, slope = fit.log_density_and_gradient(far, np.array([0.3, 0.1]))
     assert (density < -100.0).all()
     assert np.isfinite(slope).all()
 
@@ -232,7 +232,7 @@ def test_held_out_simulations_are_covered_and_an_observation_has_a_place():
     assert fit.place_of(np.array([105.0, 0.0]), here, rng) < 0.01
 
 
-def test_folds_have_one_blas_thread(monkeypatch):
+def test_folds_leave_out_each_simulation_once_and_have_one_blas_thread(monkeypatch):
     """Rounding depends on the number of threads, and a generator runs after its decorator has left."""
     threads = []
 
@@ -240,14 +240,18 @@ def test_folds_have_one_blas_thread(monkeypatch):
         threads.append({b["num_threads"] for b in threadpool_info() if b["user_api"] == "blas"})
         return learn(*args)
 
-    rng, theta = fresh(1, 100, 2)
-    x = linear(rng, theta)[0]
-    fit = LearnedLikelihood().fit(theta, x, rng)
+    rng, theta = fresh(1, 200, 2)
+    x = theta + 0.1 * rng.standard_normal((200, 2))
+    fit = LearnedLikelihood(num_replicates=2).fit(theta, x, rng)
     monkeypatch.setattr(learned, "learn_by_plan", watched)
     with threadpool_limits(2, user_api="blas"):
-        rows = np.concatenate([rows for rows, _ in LearnedLikelihood().fit_folds(fit, theta, x, rng)])
-    assert threads == 5 * [{1}]
-    assert sorted(rows) == list(range(100))
+        folds = list(LearnedLikelihood().fit_folds(fit, theta, x, np.random.default_rng(1), 4))
+    assert threads == 4 * [{1}]
+    assert sorted(np.concatenate([rows for rows, _ in folds])) == list(range(200))
+    changed = x.copy()
+    changed[folds[0][0]] += 3.0  # what is left out does not matter
+    again = next(LearnedLikelihood().fit_folds(fit, theta, changed, np.random.default_rng(1), 4))
+    np.testing.assert_array_equal(*(fold[1].log_density(theta[:5], x[:5]) for fold in (folds[0], again)))
 
 
 def test_mistakes_are_named():
@@ -280,7 +284,7 @@ def test_a_logistic_curve_is_learned_on_an_odd_scale_and_nothing_of_what_is_cert
     assert SETTINGS.fit_chance(np.ones((30, 1)), np.zeros(30), rng) is None
 
 
-def test_a_bump_in_two_dimensions_is_learned(rng):
+def test_a_bump_in_two_dimensions_is_learned_and_that_nothing_happens_is_exponentially_unlikely(rng):
     parameters = rng.standard_normal((1500, 2))
 
     def exact(places):
@@ -290,6 +294,11 @@ def test_a_bump_in_two_dimensions_is_learned(rng):
     chance = SETTINGS.fit_chance(parameters, happened, rng)
     places = np.array([[0.5, 0.0], [0.0, -0.5], [1.0, 0.0], [0.0, 0.2], [-0.5, -0.5]])
     np.testing.assert_allclose(np.exp(chance.log_probability(places)), expit(exact(places)), atol=0.1)
+    # No event of a Poisson process, by the logarithm of its rate; a logit would fall to -5, not to -20.
+    rates = np.concatenate([rng.gamma(1.0, 1.0, 200), rng.gamma(1.0, 0.1, 800)])
+    chance = SETTINGS.fit_chance(np.log(rates)[:, None], rng.random(1000) < np.exp(-10.0 * rates), rng)
+    found = np.array([0.003, 0.03, 0.1, 0.3, 1.0, 2.0])
+    np.testing.assert_allclose(chance.log_probability(np.log(found)[:, None]), -10.0 * found, rtol=0.3)
 
 
 def test_gradient_by_finite_differences(rng):
@@ -301,14 +310,6 @@ def test_gradient_by_finite_differences(rng):
     np.testing.assert_allclose(value, chance.log_probability(places))
     unit = np.array([0.5, 1e3])
     assert_derivative(gradient * unit, lambda u: chance.log_probability(u * unit), places / unit, rtol=1e-4, atol=1e-6)
-
-
-def test_that_nothing_happens_is_exponentially_unlikely_beyond_all_cases(rng):
-    """No event of a Poisson process, by the logarithm of its rate; a logit would fall to -5, not to -20."""
-    rates = np.concatenate([rng.gamma(1.0, 1.0, 200), rng.gamma(1.0, 0.1, 800)])
-    chance = SETTINGS.fit_chance(np.log(rates)[:, None], rng.random(1000) < np.exp(-10.0 * rates), rng)
-    found = np.array([0.003, 0.03, 0.1, 0.3, 1.0, 2.0])
-    np.testing.assert_allclose(chance.log_probability(np.log(found)[:, None]), -10.0 * found, rtol=0.3)
 
 
 @pytest.fixture(scope="module")
@@ -333,21 +334,6 @@ def test_the_density_of_simulators_that_fail_has_the_chance_of_success(failing):
     found = failing.log_densities(places, rows)
     for k, row in enumerate(rows):
         np.testing.assert_allclose(found[k], failing.log_density(places, row))
-
-
-def test_folds_leave_out_each_simulation_once(rng):
-    parameters = rng.standard_normal((200, 2))
-    summaries = parameters + 0.1 * rng.standard_normal((200, 2))
-    fit = LearnedLikelihood(num_replicates=2).fit(parameters, summaries, rng)
-    changed = summaries.copy()
-    folds = list(LearnedLikelihood().fit_folds(fit, parameters, summaries, np.random.default_rng(1), 4))
-    assert sorted(np.concatenate([rows for rows, _ in folds])) == list(range(200))
-    changed[folds[0][0]] += 3.0  # what is left out does not matter
-    again = next(LearnedLikelihood().fit_folds(fit, parameters, changed, np.random.default_rng(1), 4))
-    places = parameters[:5]
-    np.testing.assert_array_equal(
-        folds[0][1].log_density(places, summaries[:5]), again[1].log_density(places, summaries[:5])
-    )
 
 
 @pytest.mark.parametrize("share", [1.0, 0.4])

@@ -60,7 +60,7 @@ def test_switches_turn_learning_off_and_states_are_never_written_to(rng):
 def test_frozen_transition_leaves_the_target_invariant(rng):
     target = correlated_gaussian(num_dims=3, condition=50.0)
     config = am.Config(covariance=np.diag([1.0, 0.3, 0.1]), scale=1.0)
-    points = moved(rng, target, partial(am.init, config=config), partial(am.step, config=config), 8000, 5)
+    points, _ = moved(rng, target, partial(am.init, config=config), partial(am.step, config=config), 8000, 5)
     assert stats.kstest(target.level(points), stats.chi2(3).cdf).pvalue > 1e-4
 
 

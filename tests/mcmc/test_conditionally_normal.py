@@ -217,15 +217,10 @@ def taught(rng, x, values):
 
 def moves_of(rng, state, sample, log_density, num_steps):
     """Exact draws after transitions, and where each began (a coordinate), whether it was accepted, its log weight."""
-    moves = []
-
-    def step(rng, state, *given):
-        after, info = kh.step(rng, state, *given, kh.Config())
-        moves.append((state.position[0], info.accepted, info.log_weight))
-        return after, info
-
     target = SimpleNamespace(sample=sample, log_density=lambda x: log_density(x[None])[0])
-    return moved(rng, target, partial(kh.relocate, state), step, 2500, num_steps), np.array(moves).T.astype(float)
+    step = partial(kh.step, config=kh.Config())
+    points, moves = moved(rng, target, partial(kh.relocate, state), step, 2500, num_steps)
+    return points, np.array([[x[0], info.accepted, info.log_weight] for x, info in moves], dtype=float).T
 
 
 def test_moves_along_a_wrong_surrogate_in_other_coordinates_are_invariant(rng):

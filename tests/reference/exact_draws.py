@@ -11,9 +11,8 @@ INDEPENDENT = {"thin": 1, "flip_probability": 0.5}  # settings of tests of such 
 def p_values(make, repetitions, seed, **settings):
     """Return the p-values of Stein tests of draws and scores that ``make(rng)`` returns."""
     rng = np.random.default_rng(seed)
-    return np.array(
-        [stein.ksd_test(*make(rng), num_replicates=200, rng=rng, **settings).p_value for _ in range(repetitions)]
-    )
+    tests = (stein.ksd_test(*make(rng), num_replicates=200, rng=rng, **settings) for _ in range(repetitions))
+    return np.array([test.p_value for test in tests])
 
 
 def normal(draws):

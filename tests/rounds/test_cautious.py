@@ -97,10 +97,8 @@ def test_far_simulations_are_left_out_where_they_mislead():
     def simulate(rng, parameters):
         return rng.normal(np.column_stack([parameters, np.sin(4.0 * parameters)]), [0.15, 0.05])
 
-    observed = np.array([0.1, 0.2])
-    draws, state = run(
-        CautiousRounds(400, 4, Quadratic(), FAST), simulate, STANDARD, observed, np.random.default_rng(2)
-    )
+    rounds, observed = CautiousRounds(400, 4, Quadratic(), FAST), np.array([0.1, 0.2])
+    draws, state = run(rounds, simulate, STANDARD, observed, np.random.default_rng(2))
     assert state.rounds[-1].num_near < 390
     grid = np.linspace(-2.0, 2.0, 4001)
     log_density = stats.norm(grid, 0.15).logpdf(0.1) + stats.norm(np.sin(4.0 * grid), 0.05).logpdf(0.2)
