@@ -29,6 +29,8 @@ def test_moments_of_one_and_of_many():
     weights = np.full(len(points), 0.9 / len(points))
     both = KernelMean(points, np.stack([weights, 3.0 * weights]))
     np.testing.assert_allclose(both.covariance(), np.stack([np.cov(points.T, bias=True)] * 2), rtol=1e-8)
+    with pytest.raises(ValueError, match="no distribution to take a covariance of"):
+        KernelMean(points, -weights).covariance()
 
 
 def test_mmd_against_the_double_sum_and_herding_converges_faster_than_draws():

@@ -129,3 +129,5 @@ def test_failures_constants_and_many_summaries_are_borne(rng):
     assert found.relative < 0.5
     with pytest.raises(ValueError, match="only 0 of 200 pilot simulations succeeded"):
         explore(rng.standard_normal((1000, 1)), lambda z: np.full((len(z), 1), np.nan), np.zeros(1), 1000, 100, rng)
+    with pytest.raises(ValueError, match="observed must be a vector of numbers"):
+        explore(rng.standard_normal((1000, 1)), simulate, np.full(40, 1e200), 1000, 100, rng)
