@@ -1,17 +1,30 @@
 """Rival methods and formulas of the sources that the benchmarks bring along are right, or no comparison is fair."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from scipy import stats
 from scipy.spatial.transform import Rotation
 from scipy.stats import norm
 
-from benchmarks import austerity, glass_acceptance, history_size, kbr_rotations, kbr_sources, lstm
+from benchmarks import (
+    austerity,
+    evidence_rivals,
+    glass_acceptance,
+    history_size,
+    kbr_rotations,
+    kbr_sources,
+    lstm,
+    pints_problems,
+)
+from benchmarks import targets as T
 from benchmarks.approximate_mcmc import make_data
 from benchmarks.auto_encoder import AutoEncoder
+from benchmarks.posteriors.drawn import drawn
 from pymc_kernel.kernels import Gaussian
-from tests.reference.differences import assert_derivative, score_matching_loss
+from tests.reference.differences import assert_derivative, central_differences, score_matching_loss
 
 
 def test_objective_of_the_auto_encoder_has_the_divergence(rng):
@@ -27,17 +40,18 @@ def mean_log_ratio(data, theta, proposed):
     return log_likelihood(proposed) - log_likelihood(theta)
 
 
-def test_gradient_of_the_recurrent_network(rng):
+def test_gradient_of_the_recurrent_network_and_of_the_banana(rng):
     weights = lstm.start_weights(3, 2, (7, 4), 5, rng)
     x, y, step = rng.normal(size=(6, 8, 3)), rng.normal(size=(8, 2)), 1e-6
     gradient = lstm.loss_and_gradient(weights, x, y)[1]
     assert set(gradient) == set(weights)
     for name, value in weights.items():
         direction = rng.normal(size=value.shape)
-        ends = [
-            lstm.loss_and_gradient(weights | {name: value + sign * step * direction}, x, y)[0] for sign in (1.0, -1.0)
-        ]
+        moved = [weights | {name: value + sign * step * direction} for sign in (1.0, -1.0)]
+        ends = [lstm.loss_and_gradient(one, x, y)[0] for one in moved]
         assert (gradient[name] * direction).sum() == pytest.approx((ends[0] - ends[1]) / (2.0 * step), rel=1e-5), name
+    x = np.linspace(-2.0, 3.0, 8)
+    assert_derivative(history_size.gradient(x), history_size.TARGET.log_density, x, atol=1e-6)
 
 
 def test_nearest_rotations_beat_others(rng):
@@ -87,17 +101,11 @@ def test_without_tolerance_austerity_decides_by_all_data(rng):
             assert austerity.is_accepted(rng, theta, proposed, threshold, data, order, critical) == (expected, 400)
 
 
-# -- formulas that are taken from the sources by their letter ----------------------------------------
-
-
-def test_importance_weights_are_those_of_a_weighted_ridge():
+def test_formulas_of_the_sources_weighted_ridge_and_least_squares_score():
     z, x, *_, ratio = kbr_sources.problem_of("weak", 2, 1)
     gram, across, n = Gaussian(1.5)(x), Gaussian(1.5)(x, x[:7]), len(z)
     expected = np.linalg.solve(np.diag(ratio) @ gram + n * 0.2 * np.eye(n), np.diag(ratio) @ across)
     np.testing.assert_allclose(kbr_sources.importance_weights(gram, across, ratio, 0.2), expected, atol=1e-10)
-
-
-def test_least_squares_score_by_quadrature():
     points, width, grid = np.random.default_rng(0).standard_normal((9, 1)), 0.7, np.linspace(-9, 9, 4001)[:, None]
 
     def density(at, centers):
@@ -108,6 +116,76 @@ def test_least_squares_score_by_quadrature():
     assert kbr_sources.least_squares_score(points, width) == pytest.approx(expected, rel=1e-6)
 
 
-def test_gradient_of_the_banana_by_differences():
-    x = np.linspace(-2.0, 3.0, 8)
-    assert_derivative(history_size.gradient(x), history_size.TARGET.log_density, x, atol=1e-6)
+def by_importance(target, draws, rng, num_kernels=500, num_draws=6000):
+    """Return the log evidence from draws of a mixture of Student kernels at exact draws."""
+    d = target.num_dims
+    width = num_kernels ** (-1.0 / (d + 4.0)) * draws.std(axis=0)
+    centers = draws[rng.choice(len(draws), num_kernels, replace=False)]
+    kernel = stats.multivariate_t(np.zeros(d), np.eye(d), df=5, seed=rng)
+    x = centers[rng.integers(num_kernels, size=num_draws)] + width * kernel.rvs(num_draws).reshape(-1, d)
+    density = np.mean([kernel.pdf((x - center) / width) for center in centers], axis=0) / np.prod(width)
+    prior = stats.norm.logpdf(x, target.mean, target.spread).sum(axis=1)
+    logs = prior + np.array([target.log_likelihood(row) for row in x]) - np.log(density)
+    weights = np.exp(logs - logs.max())
+    return math.log(weights.mean()) + logs.max(), weights.std() / weights.mean() / math.sqrt(num_draws)
+
+
+@pytest.mark.parametrize("family", ["mixture", "ring"])
+def test_evidence_of_what_a_seed_draws(rng, family):
+    target = evidence_rivals.fresh(family, 3)
+    found, error = by_importance(target, drawn(family, 3).exact["x"], rng)
+    assert error < 0.05
+    assert found == pytest.approx(target.log_evidence, abs=4.0 * error)
+
+
+def test_exact_draws_have_no_errors_but_those_of_chance(rng):
+    target = evidence_rivals.banana()
+    x = evidence_rivals.tempered.TARGET.sample(rng, 20_000)
+    assert np.abs(target.errors(x, np.full(len(x), 1.0 / len(x)))).max() < 0.06
+    half = np.where(x[:, 0] > 0.0, 1.0, 0.0)
+    assert target.errors(x, half / half.sum())[0] == pytest.approx(math.sqrt(2.0 / math.pi), abs=0.05)
+
+
+def test_draws_of_the_rosenbrock_density_on_its_rectangle_of_the_annulus_and_the_cone(rng):
+    x = pints_problems.rosenbrock(rng, 100_000)
+    a, b = np.meshgrid(np.linspace(-2.0, 4.0, 3001), np.linspace(-1.0, 12.0, 3251), indexing="ij")
+    weights = 1.0 / (1.0 + (1.0 - a) ** 2 + 100.0 * (b - a**2) ** 2)
+    weights /= weights.sum()
+    for grid, column in zip((a, b), x.T, strict=True):
+        mean = (weights * grid).sum()
+        spread = math.sqrt((weights * (grid - mean) ** 2).sum())
+        assert column.mean() == pytest.approx(mean, abs=0.015 * spread)
+        assert column.std() == pytest.approx(spread, rel=0.015)
+    radii = np.linalg.norm(pints_problems.annulus(rng, 100_000), axis=1)
+    assert radii.mean() == pytest.approx(10.1, abs=0.015)  # (r0^2 + sigma^2) / r0
+    radii = np.linalg.norm(pints_problems.cone(rng, 100_000), axis=1)
+    grid = np.linspace(1e-6, 400.0, 400_001)
+    weights = grid * np.exp(-(grid**0.6))
+    assert radii.mean() == pytest.approx((weights * grid).sum() / weights.sum(), rel=0.015)
+
+
+WITH_LEVELS = [T.banana(0.1, 25.0, 3), T.correlated_gaussian(3), T.gamma_gaussian(3)]
+OTHERS = [T.flower, T.ring, T.grid, T.funnel, T.ridge, T.bimodal, T.logistic_regression]
+TARGETS = [*WITH_LEVELS, T.student(5.0, 3), *(make(num_dims=3) for make in OTHERS)]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda t: t.name)
+def test_draws_come_from_the_density(target, rng):
+    """E[grad log p . v + div v] = 0 for smooth fields v (Stein), by central differences of the density."""
+    x = target.sample(rng, 1500)
+    spread = x.std(axis=0)
+    slopes = central_differences(lambda places: np.array([target.log_density(p) for p in places]), x)
+    for i, slope in enumerate(slopes.T):
+        if target.score is not None:
+            np.testing.assert_allclose(target.score(x)[:, i], slope, atol=1e-4 * np.abs(slope).max())
+        z = x / spread
+        for field, derivative in ((np.sin(z).prod(axis=1), None), (np.tanh(z[:, i]), 1 / np.cosh(z[:, i]) ** 2)):
+            if derivative is None:
+                derivative = field / np.tan(z[:, i])
+            values = slope * field + derivative / spread[i]
+            assert abs(values.mean()) < 4.5 * values.std() / np.sqrt(len(x))
+
+
+@pytest.mark.parametrize("target", WITH_LEVELS, ids=lambda t: t.name)
+def test_levels_are_chi_square(target, rng):
+    assert stats.kstest(target.level(target.sample(rng, 5000)), stats.chi2(3).cdf).pvalue > 1e-3

@@ -25,9 +25,14 @@ SCRIPTS = [
 ]
 
 
-def test_make_bench_runs_every_script():
+def test_make_bench_runs_every_script_and_contents_are_the_headings():
     recipe = re.search(r"^bench:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), flags=re.M)[1]
     assert sorted(re.findall(r"-m ((?:benchmarks|case_studies)\.\w+)", recipe)) == sorted(SCRIPTS)
+    text = harness.RESULTS.read_text()
+    assert f"<!-- contents -->\n{harness.contents(text)}\n<!-- /contents -->" in text
+    assert harness.contents("# t\n\n## Cox's _k_: one (`python -m a.b_c`)\n\n### More\n") == (
+        "- [Cox's _k_: one](#coxs-_k_-one-python--m-ab_c)\n  - [More](#more)"
+    )
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -42,14 +47,8 @@ def test_every_script_has_a_parser_and_a_place_for_its_tables(name):
             assert text.count(f"<!-- {table.marker} -->") == text.count(f"<!-- /{table.marker} -->") == 1, table.marker
 
 
-PARTS = (
-    ablations.STEIN,
-    ablations.KHMC,
-    ablations.LIKELIHOOD,
-    ablations.OUTPUTS,
-    ablations.SEARCH,
-    *ablations.PARTICLES.values(),
-)
+OURS = ablations.STEIN, ablations.KHMC, ablations.LIKELIHOOD, ablations.OUTPUTS, ablations.SEARCH
+PARTS = (*OURS, *ablations.PARTICLES.values())
 OF_RULES = [{k.removeprefix("pymc_kernel."): v for k, v in of.items()} for of in ablation_kbr.MECHANISMS.values()]
 
 
@@ -62,15 +61,15 @@ def test_what_an_ablation_switches_off_is_there(patches):
 def smallest(main):
     """Return the options of the shortest run: of everything one, of what is repeated two."""
     for name, parameter in inspect.signature(main).parameters.items():
-        default = parameter.default
+        default, option = parameter.default, f"--{name.replace('_', '-')}"
         if isinstance(default, tuple):
-            yield from (f"--{name.replace('_', '-')}", str(min(default) if type(default[0]) is int else default[0]))
+            yield from (option, str(min(default) if type(default[0]) is int else default[0]))
         elif name == "quick":
-            yield "--quick"
-        elif type(default) is int and name not in ("seed", "first_seed", "jobs", "cores"):
-            yield from (f"--{name.replace('_', '-')}", str(min(default, LEAST.get(name, 2))))
+            yield option
         elif name in ("jobs", "cores"):
-            yield from (f"--{name}", "1")
+            yield from (option, "1")
+        elif type(default) is int and name not in ("seed", "first_seed"):
+            yield from (option, str(min(default, LEAST.get(name, 2))))
 
 
 LEAST = {"draws": 50, "tune": 50, "evaluations": 40, "particles": 50}
@@ -139,21 +138,10 @@ def test_rows_that_were_not_run_stay_and_keys_give_the_order(table):
     assert f"numpy {version('numpy')}," in text
     table.write([["x", 1, "newer"]])
     assert table.files[0].read_text().count("*Last written ") == 1
-
-
-def test_without_keys_all_rows_are_replaced(table):
     harness.Table("t", ("a", "b", "c"), files=table.files).write([["z", None, 0.5]], below="Below.")
     text = table.files[0].read_text()
     assert "|---|---|---|\n| z |  | 0.5 |\n\nBelow.\n\n*Last written " in text
     assert text.endswith(".*\n<!-- /t -->\nafter\n")
-
-
-def test_contents_are_the_headings():
-    text = harness.RESULTS.read_text()
-    assert f"<!-- contents -->\n{harness.contents(text)}\n<!-- /contents -->" in text
-    assert harness.contents("# t\n\n## Cox's _k_: one (`python -m a.b_c`)\n\n### More\n") == (
-        "- [Cox's _k_: one](#coxs-_k_-one-python--m-ab_c)\n  - [More](#more)"
-    )
 
 
 def product_of(word, factor, seed):
@@ -180,21 +168,16 @@ def interrupted(number):
     return {"number": number}
 
 
-def test_rows_survive_an_interrupted_run_and_are_not_run_again(tmp_path):
+def test_rows_survive_an_interrupted_run_are_not_run_again_and_that_of_more_runs_stays(tmp_path):
     rows = harness.Rows(tmp_path / "rows.jsonl", lambda row: (row["number"],))
     before = signal.getsignal(signal.SIGINT)
     assert rows.complete(interrupted, [(1,), (2,), (3,)], json.dumps) == [{"number": 1}]
     assert signal.getsignal(signal.SIGINT) is before
     with rows.path.open("a") as file:
         file.write('\n{"number": 2, "ru')  # of a run that was killed
-    assert rows.complete(lambda n: {"number": n, "run": 2}, [(1,), (3,)], json.dumps) == [
-        {"number": 1},
-        {"number": 3, "run": 2},
-    ]
+    found = rows.complete(lambda n: {"number": n, "run": 2}, [(1,), (3,)], json.dumps)
+    assert found == [{"number": 1}, {"number": 3, "run": 2}]
     assert rows.complete(lambda n: {"number": n, "run": 3}, [(1,)], json.dumps, again=True)[0]["run"] == 3
-
-
-def test_of_two_rows_that_of_more_runs_stays():
     before, new = [["a", "3", "old"], ["b", "3", "old"]], [["a", 2, "new"], ["b", 3, "new"], ["c", 1, "new"]]
     found = harness.with_most_runs(new, before, key=lambda row: row[0], runs=lambda row: int(row[1]))
     assert found == [["a", "3", "old"], ["b", "3", "new"], ["c", "1", "new"]]

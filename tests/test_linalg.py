@@ -6,7 +6,7 @@ import pytest
 from pymc_kernel import linalg
 
 
-def test_cholesky_update_and_solves(rng):
+def test_cholesky_update_solves_and_dot_products_of_every_length(rng):
     a = rng.normal(size=(6, 6))
     matrix = a @ a.T + np.eye(6)
     factor = matrix.copy()
@@ -19,11 +19,11 @@ def test_cholesky_update_and_solves(rng):
     np.testing.assert_allclose(out, vector, rtol=1e-11)
     linalg.cholesky_update(factor, vector.copy())
     np.testing.assert_allclose(factor, np.linalg.cholesky(matrix + np.outer(vector, vector)), rtol=1e-11, atol=1e-13)
-
-
-def test_cholesky_reports_a_matrix_that_is_not_positive_definite():
     assert not linalg.cholesky_in_place(np.diag([1.0, -1.0]))
     assert not linalg.cholesky_in_place(np.array([[np.nan]]))
+    for n in (1, 2, 7, 8, 9, 31, 32, 33, 100, 1000):
+        left, right = rng.normal(size=(2, n))
+        assert abs(linalg.dot_product(left, right) - left @ right) < 1e-12
 
 
 def singular_matrices(d, disturbance, rng):
@@ -81,23 +81,14 @@ def test_jitter_is_the_same_whichever_way_a_matrix_was_rounded(disturbance, rng)
             linalg.jittered_cholesky(bad)
 
 
-def test_pivots_that_are_rounding_of_the_running_sums_are_left_out():
-    ones = np.ones((5, 5))
-    factor, pivots = linalg.pivoted_cholesky(np.full(5, 1.0 + 3e-13), lambda p: ones[:, p], 5, 0.0)
-    assert len(pivots) == 1
-    np.testing.assert_allclose(factor @ factor.T, ones, atol=1e-12)
-
-
-def test_dot_product_of_every_length(rng):
-    for n in (1, 2, 7, 8, 9, 31, 32, 33, 100, 1000):
-        left, right = rng.normal(size=(2, n))
-        assert abs(linalg.dot_product(left, right) - left @ right) < 1e-12
+def smooth_matrix(rng):
+    x = rng.normal(size=(300, 2))
+    return np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(axis=2))
 
 
 @pytest.mark.parametrize("tolerance", [1e-1, 1e-4, 1e-8])
 def test_pivoted_cholesky_leaves_no_more_than_the_tolerance(tolerance, rng):
-    x = rng.normal(size=(300, 2))
-    matrix = np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(axis=2))
+    matrix = smooth_matrix(rng)
     columns = Mock(side_effect=lambda p: matrix[:, p])
     factor, pivots = linalg.pivoted_cholesky(np.diag(matrix), columns, 300, tolerance)
     left = matrix - factor @ factor.T
@@ -112,15 +103,13 @@ def test_pivoted_cholesky_leaves_no_more_than_the_tolerance(tolerance, rng):
 
 
 def test_every_row_of_a_pivoted_factor_has_its_own_tolerance(rng):
-    x = rng.normal(size=(300, 2))
-    matrix = np.exp(-0.5 * ((x[:, None] - x) ** 2).sum(axis=2))
-    tolerance = np.where(np.arange(300) < 100, 10.0, 1e-3)
+    matrix, tolerance = smooth_matrix(rng), np.where(np.arange(300) < 100, 10.0, 1e-3)
     factor, pivots = linalg.pivoted_cholesky(np.diag(matrix), lambda p: matrix[:, p], 300, tolerance)
     assert (np.diag(matrix - factor @ factor.T) <= tolerance * (1 + 1e-6)).all()
     assert pivots.min() >= 100
 
 
-def test_pivoted_cholesky_stops_at_the_rank_of_the_matrix(rng):
+def test_pivoted_cholesky_stops_at_the_rank_of_the_matrix_and_at_rounding_of_the_running_sums(rng):
     a = rng.normal(size=(50, 4))
     matrix = a @ a.T
     factor, pivots = linalg.pivoted_cholesky(np.diag(matrix), lambda p: matrix[:, p], 50, 0.0)
@@ -128,3 +117,7 @@ def test_pivoted_cholesky_stops_at_the_rank_of_the_matrix(rng):
     np.testing.assert_allclose(factor @ factor.T, matrix, atol=1e-10)
     factor, pivots = linalg.pivoted_cholesky(np.diag(matrix), lambda p: matrix[:, p], 2, 0.0)
     assert factor.shape == (50, 2)
+    ones = np.ones((5, 5))
+    factor, pivots = linalg.pivoted_cholesky(np.full(5, 1.0 + 3e-13), lambda p: ones[:, p], 5, 0.0)
+    assert len(pivots) == 1
+    np.testing.assert_allclose(factor @ factor.T, ones, atol=1e-12)

@@ -111,22 +111,16 @@ def test_a_simulator_is_learned_around_its_true_parameters(tmp_path, monkeypatch
     assert float(idata["sample_stats"]["learning_error"].max()) < 0.3
 
 
-def test_examples_are_those_of_the_documentation_and_are_run_above():
+def test_examples_are_run_above_commands_exist_and_it_is_one_page():
     """The pages' own test leaves out what is run here."""
     on_pages = {example for page in PAGES for example in examples_of(page)}
     assert len(EXAMPLES) == 4
     assert set(EXAMPLES) <= on_pages
     assert examples_of(DOCS / "index.rst") == EXAMPLES[:1]
-
-
-def test_commands_exist():
     makefile = (ROOT / "Makefile").read_text()
     targets = re.findall(r"make ([a-z-]+)", TEXT)
     assert "demo" in targets
     assert all(f"\n{target}:" in makefile for target in targets)
-
-
-def test_it_is_one_page():
     words = [word for word in PROSE.split() if re.search(r"\w", word)]
     assert len(words) <= 900
 
@@ -173,7 +167,7 @@ def test_headline_numbers_are_those_of_their_table(line):
         assert np.abs(measured - float(number)).min() <= half_a_digit, number
 
 
-def test_headline_of_simulators():
+def test_headline_of_simulators_and_of_the_picture():
     assert len(HEADLINES) == 5
     rows = harness.rows_between(harness.RESULTS, "community")
     ours = {row[:2]: float(row[3].split()[0]) for row in map(tuple, rows) if row[2] == "pk.sample_likelihood_free"}
@@ -187,10 +181,7 @@ def test_headline_of_simulators():
     assert closer("10000", "10000") == closer("1000", "10000") == (7, 8)
     assert "best published network (C2ST) on nine with 1,000 simulations (not" in re.sub(r"\s+", " ", TEXT)
     assert "on seven of eight with 10,000; on seven, its 1,000 beat the networks' 10,000" in re.sub(r"\s+", " ", TEXT)
-
-
-def test_the_picture_says_what_the_table_says():
-    """Of what is written into the picture, which is made anew by hand: the numbers of its titles are in the text."""
+    # Of what is written into the picture, which is made anew by hand: the numbers of its titles are in the text.
     from benchmarks import same_budget
 
     assert same_budget.effective_draws("pk.KernelHMC") == "286"

@@ -8,12 +8,10 @@ import numpy as np
 import pytest
 import xarray as xr
 
-from benchmarks import zoo, zoo_checks, zoo_draws
+from benchmarks import surrogate_checks, zoo, zoo_checks, zoo_draws
 from benchmarks.posteriors import ZOO
 from benchmarks.posteriors.draws import EXACT_DRAWS
 from benchmarks.posteriors.judge import judge, largest_rhat, split_names, summarized
-
-# -- the judge ----------------------------------------------------------------------------------------
 
 TRUTH = {"x": np.array([2.0, 3.0, 2.0 - 1.6449 * 3.0, 2.0, 2.0 + 1.6449 * 3.0])}
 
@@ -22,58 +20,49 @@ def verdict(draws, said=(), truth=TRUTH, chains_are=""):
     return judge(summarized({"x": draws}, truth, chains_are), truth, largest_rhat({"x": draws}), said)
 
 
-@pytest.fixture
-def exact(rng):
-    return rng.normal(2.0, 3.0, (4, 1000))
-
-
-def around(change):
-    """Return draws changed around the true mean, 2, in units of the true spread, 3."""
-    return lambda x, rng: 2.0 + 3.0 * change((x - 2.0) / 3.0, rng)
-
-
 ONE_FAR = np.array([[0.0], [0.0], [0.0], [130.0]])
-JUDGED = {
-    "exact": (around(lambda z, rng: z), "right"),
-    "shifted by half": (around(lambda z, rng: z + 0.5), "silent"),
-    "half as wide": (around(lambda z, rng: 0.5 * z), "silent"),
-    "too wide": (around(lambda z, rng: 1.3 * z), "silent"),
-    "upper tail missing": (around(lambda z, rng: np.minimum(z, 1.0)), "silent"),
-    "lower tail missing": (around(lambda z, rng: np.maximum(z, -1.0)), "silent"),
+JUDGED = {  # changes of exact draws around the true mean, in units of the true spread
+    "exact": ("right", lambda z, rng: z),
+    "shifted by half": ("silent", lambda z, rng: z + 0.5),
+    "half as wide": ("silent", lambda z, rng: 0.5 * z),
+    "too wide": ("silent", lambda z, rng: 1.3 * z),
+    "upper tail missing": ("silent", lambda z, rng: np.minimum(z, 1.0)),
+    "lower tail missing": ("silent", lambda z, rng: np.maximum(z, -1.0)),
     # The Monte Carlo error, taken from the spread of chains, would excuse what is as large.
-    "few": (around(lambda z, rng: rng.standard_normal((4, 25))), "right"),
-    "few and far": (around(lambda z, rng: rng.standard_normal((4, 25)) + 2.0), "silent"),
-    "half of the chains apart": (around(lambda z, rng: z + 0.01 * ONE_FAR), "said"),
-    "one chain far off": (around(lambda z, rng: z + ONE_FAR), "said"),
-    "chains that stand still": (around(lambda z, rng: 0.0 * z), "said"),
-    "not a number": (around(lambda z, rng: np.where(z > 1.0, np.nan, z)), "said"),
+    "few": ("right", lambda z, rng: rng.standard_normal((4, 25))),
+    "few and far": ("silent", lambda z, rng: rng.standard_normal((4, 25)) + 2.0),
+    "half of the chains apart": ("said", lambda z, rng: z + 0.01 * ONE_FAR),
+    "one chain far off": ("said", lambda z, rng: z + ONE_FAR),
+    "chains that stand still": ("said", lambda z, rng: 0.0 * z),
+    "not a number": ("said", lambda z, rng: np.where(z > 1.0, np.nan, z)),
 }
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_outcomes_of_draws(name, exact, rng):
-    change, outcome = JUDGED[name]
-    found = verdict(change(exact, rng))
-    assert found.outcome == outcome
+def test_outcomes_of_draws(name, rng):
+    outcome, change = JUDGED[name]
+    draws = 2.0 + 3.0 * change(rng.standard_normal((4, 1000)), rng)
+    assert verdict(draws).outcome == outcome
     # What is wrong and said is no silent error; what is right stays right.
-    assert verdict(change(exact, rng), ["a warning"]).outcome == {"silent": "said"}.get(outcome, outcome)
+    assert verdict(draws, ["a warning"]).outcome == {"silent": "said"}.get(outcome, outcome)
 
 
-def test_a_quantile_is_seen_where_mean_and_spread_are_right(exact, rng):
+def test_quantiles_are_compared_where_mean_and_spread_are_right_and_without_moments(rng):
     assert verdict(2.0 + 3.0 * (rng.standard_exponential((4, 4000)) - 1.0)).worst == "5 % of x"
+    truth = {"x": np.array([np.nan, np.nan, -6.3138, 0.0, 6.3138])}
+    cauchy = rng.standard_cauchy((4, 1000))
+    assert verdict(cauchy, truth=truth).outcome == "right"
+    assert verdict(0.5 * cauchy, truth=truth).outcome == "silent"
 
 
-def test_repeated_draws_are_worth_the_distinct_ones(rng):
+def test_repeated_draws_populations_and_replicates_are_judged_by_what_they_are_worth(rng):
     """Forty of 4,000 resampled: their mean is off by half a standard deviation, two errors of forty draws."""
     few = rng.normal(2.0, 3.0, 40)
     few += 2.0 + 1.5 - few.mean()
     found = rng.choice(few, (4, 1000))
     assert verdict(found).outcome == "right"
     assert verdict(found + 3.0).outcome == "silent"
-
-
-def test_populations_and_replicates_are_judged_by_their_spread(rng):
-    """Populations are each off by a shift that their draws do not show; replicates share an error as large as that."""
+    # Populations are each off by a shift that their draws do not show; replicates share an error as large as that.
     shifted = rng.normal(2.0, 3.0, (4, 4000)) + 0.2 * 3.0 * np.array([[0.5], [1.5], [-0.5], [1.5]])
     assert verdict(shifted).excess > 1.0
     assert verdict(shifted, chains_are="populations").outcome == "right"
@@ -82,17 +71,7 @@ def test_populations_and_replicates_are_judged_by_their_spread(rng):
     assert verdict(shifted, chains_are="replicates").excess < verdict(shifted, chains_are="populations").excess / 2.0
 
 
-def test_without_moments_quantiles_are_compared(rng):
-    truth = {"x": np.array([np.nan, np.nan, -6.3138, 0.0, 6.3138])}
-    cauchy = rng.standard_cauchy((4, 1000))
-    assert verdict(cauchy, truth=truth).outcome == "right"
-    assert verdict(0.5 * cauchy, truth=truth).outcome == "silent"
-
-
-# -- the runner ---------------------------------------------------------------------------------------
-
-
-def test_what_counts_as_said_is_about_the_answer(monkeypatch, rng):
+def test_what_counts_as_said_is_about_the_answer_and_an_error_is_said(monkeypatch, rng):
     """Neither the words of libraries nor PyMC's on every short run; a sampler that always warns shows in the table."""
 
     def sampler(model, seed):
@@ -112,8 +91,6 @@ def test_what_counts_as_said_is_about_the_answer(monkeypatch, rng):
     assert zoo.verdict_of(row)[0] == "said"
     assert zoo.table([row]).startswith("1 outcomes: 0 silent, 1 said, 0 right")
 
-
-def test_an_error_is_said(monkeypatch):
     def refuses(model, seed):
         raise ValueError("take more simulations")
 
@@ -123,31 +100,15 @@ def test_an_error_is_said(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("model", "sampler"),
-    [
-        ("counts", "KernelHMC"),
-        ("walls", "KAMH"),
-        ("simplex", "sample_smc, ASMC"),
-        ("correlations", "sample_khmc"),
-        ("cutpoints", "KAMH"),
-        ("two_modes", "sample_smc, KASMC"),
-        ("funnel", "sample_smc, KernelHMCSMC"),
-        ("scales", "sample_pmc"),
-        ("noisy", "AdaptiveMetropolis"),
-        ("thirty", "KernelHMC"),
-        ("eight_schools", "KernelHMC"),
-        ("hudson_lynx_hare", "sample_khmc"),
-        ("hmm_example", "AdaptiveMetropolis"),
-        ("one_comp_mm_elim_abs", "KAMH"),
-    ],
-)
+@pytest.mark.parametrize(("model", "sampler"), [
+    ("counts", "KernelHMC"), ("walls", "KAMH"), ("simplex", "sample_smc, ASMC"), ("correlations", "sample_khmc"),
+    ("cutpoints", "KAMH"), ("two_modes", "sample_smc, KASMC"), ("funnel", "sample_smc, KernelHMCSMC"),
+    ("scales", "sample_pmc"), ("noisy", "AdaptiveMetropolis"), ("thirty", "KernelHMC"), ("eight_schools", "KernelHMC"),
+    ("hudson_lynx_hare", "sample_khmc"), ("hmm_example", "AdaptiveMetropolis"), ("one_comp_mm_elim_abs", "KAMH"),
+])  # fmt: skip
 def test_no_row_is_silent(model, sampler):
     outcome, worst, error, _ = zoo.verdict_of(zoo.run(model, sampler, 3))
     assert outcome != "silent", f"{worst} is off by {error:.2f} standard deviations"
-
-
-# -- the checks of draws ------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
@@ -170,28 +131,24 @@ def test_exact_draws_have_the_true_quantiles(name):
             assert abs((found[quantity] <= q).mean() - p) < 4.5 * error, quantity
 
 
-@pytest.mark.parametrize(
-    ("changes", "outcome"),
-    [
-        ({"kind": "exact, 20 x 200", "p": [0.01] * 5 + [0.5] * 15}, "right"),
-        ({"kind": "exact, 20 x 200", "p": [0.01] * 7 + [0.5] * 13}, "false alarm"),
-        ({"kind": "NUTS", "p": [0.01] * 7 + [0.5] * 13, "rhat": 1.2}, "right"),
-        ({"kind": "ADVI", "p": [0.01], "off": 0.9}, "right"),
-        ({"kind": "ADVI", "p": [0.2], "off": 0.2}, "right"),
-        ({"kind": "ADVI", "p": [0.2], "off": 0.9}, "silent"),
-        ({"kind": "ADVI", "p": [0.2], "off": 0.9, "said": ["separated modes of x"]}, "said"),
-        ({"kind": "ADVI", "raised": "ValueError: too few draws"}, "said"),
-    ],
-)
-def test_verdicts_on_the_checks(changes, outcome):
+@pytest.mark.parametrize(("outcome", "changes"), [
+    ("right", {"kind": "exact, 20 x 200", "p": [0.01] * 5 + [0.5] * 15}),
+    ("false alarm", {"kind": "exact, 20 x 200", "p": [0.01] * 7 + [0.5] * 13}),
+    ("right", {"kind": "NUTS", "p": [0.01] * 7 + [0.5] * 13, "rhat": 1.2}),
+    ("right", {"kind": "ADVI", "p": [0.01], "off": 0.9}),
+    ("right", {"kind": "ADVI", "p": [0.2], "off": 0.2}),
+    ("silent", {"kind": "ADVI", "p": [0.2], "off": 0.9}),
+    ("said", {"kind": "ADVI", "p": [0.2], "off": 0.9, "said": ["separated modes of x"]}),
+    ("said", {"kind": "ADVI", "raised": "ValueError: too few draws"}),
+])  # fmt: skip
+def test_verdicts_on_the_checks(outcome, changes):
     row = {"model": "walls", "seed": 1, "rhat": 1.0, "said": [], "worst": "mean of p"}
     assert zoo_checks.verdict_of(row | changes)[0] == outcome
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name",
-    ["walls", "simplex", "funnel", "heavy_tails", "one_observation", "scales", "eight_schools", "mesquite"],
+    "name", ["walls", "simplex", "funnel", "heavy_tails", "one_observation", "scales", "eight_schools", "mesquite"]
 )
 @pytest.mark.parametrize("kind", ["exact, 20 x 200", "exact, 10 x 1000", "cut", "narrow", "shifted", "Laplace"])
 def test_no_row_of_the_checks_is_silent(name, kind):
@@ -207,3 +164,29 @@ def test_without_a_score_it_is_said(name):
     outcome, said = zoo_checks.verdict_of(zoo_checks.run(name, "narrow", 1))
     assert outcome == "said"
     assert "NoGradientError" in said[0]
+
+
+_TEN = [
+    "counts",
+    "simplex",
+    "correlations",
+    "cutpoints",
+    "two_modes",
+    "constant_likelihood",
+    "scales",
+    "arK",
+    "earnings",
+    "kidiq",
+]
+
+
+@pytest.mark.slow
+def test_verdicts_agree_with_those_by_gradients(quick_models):
+    rows = [surrogate_checks.run(name, kind, 7) for name in _TEN for kind in surrogate_checks.KINDS]
+    judged, same = surrogate_checks.agreement(rows)
+    assert judged >= 0.9 * len(rows)
+    assert same >= 0.95 * judged
+    # A funnel is what a surrogate cannot learn: it must say so, or agree.
+    funnels = [surrogate_checks.run(name, "exact", 7) for name in ("funnel", "eight_schools", "heavy_tails")]
+    judged, same = surrogate_checks.agreement(funnels)
+    assert same == judged

@@ -1,10 +1,14 @@
 """The examples of the documentation's pages run as written, and what they find is right."""
 
+import doctest
 import math
+import warnings
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+import pymc_kernel as pk
 from docs.page_examples import PAGES, README, examples_of
 
 # Pages whose examples take three seconds at most; those of all others are run among the long tests.
@@ -59,9 +63,13 @@ CHECKS = {
 }
 
 
-def test_each_check_has_its_page():
+def test_each_check_has_its_page_and_every_function_and_class_an_example():
     stems = [page.stem for page in PAGES if examples_of(page)]
     assert all(stems.count(name) == 1 for name in (*CHECKS, *QUICK))
+    modules = {name for name in pk.__all__ if type(getattr(pk, name)).__name__ == "module"}
+    # What calls return, and abstract settings that another example shows.
+    shown_elsewhere = {"Emulation", "LearnedFeatures", "ASMC"}
+    assert set(pk.__all__) - modules - shown_elsewhere == set(EXAMPLES)
 
 
 @pytest.mark.parametrize(
@@ -81,3 +89,23 @@ def test_examples_run(page, tmp_path, monkeypatch):
         exec(compile(example, str(page), "exec"), names)
     assert names
     CHECKS.get(page.stem, bool)(names)
+
+
+EXAMPLES = {
+    name: found
+    for name in pk.__all__
+    if (text := getattr(pk, name).__doc__) and ">>>" in text
+    for found in [doctest.DocTestParser().get_doctest(text, {}, name, None, 0)]
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_example(name):
+    runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # small examples may have few draws
+        result = runner.run(EXAMPLES[name])
+    plt.close("all")
+    assert result.failed == 0
+    assert result.attempted > 0

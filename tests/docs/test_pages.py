@@ -1,9 +1,10 @@
-"""The documentation's pages: public names are in the reference, tutorials have pages, paths and tables exist."""
+"""The pages and REPRODUCTION.md: what they name exists, what they quote is in the tables that it is quoted from."""
 
 import ast
 import importlib
 import inspect
 import re
+import shlex
 
 import pytest
 
@@ -25,7 +26,7 @@ def listed_names(page):
     return names + re.findall(r"\.\. (?:auto)?data:: (\w+)", text)
 
 
-def test_public_names_are_in_the_reference_and_lead_to_a_page_that_shows_them():
+def test_public_names_and_errors_are_in_the_reference_and_lead_to_a_page_that_shows_them():
     names = set(pk.__all__) - set(MATHEMATICS)
     pages = "samplers", "model_parts", "simulation", "draws", "pictures"
     assert sorted(name for page in pages for name in listed_names(f"{page}.rst")) == sorted(names)
@@ -33,6 +34,8 @@ def test_public_names_are_in_the_reference_and_lead_to_a_page_that_shows_them():
     for page, names in PAGES_OF_METHODS.items():
         text = (DOCS / "methods" / f"{page}.rst").read_text()
         assert [name for name in names if not re.search(rf"\b{name}\b", text)] == [], page
+    errors = {name for name, kind in vars(pymc_kernel.errors).items() if inspect.isclass(kind)}
+    assert errors <= set(listed_names("reports.rst"))
 
 
 @pytest.mark.parametrize("module", MATHEMATICS)
@@ -43,23 +46,15 @@ def test_names_of_modules_are_in_the_reference(module):
     assert sorted(listed + sorted(elsewhere)) == sorted(names)
 
 
-def test_all_errors_are_in_the_reference():
-    errors = {name for name, kind in vars(pymc_kernel.errors).items() if inspect.isclass(kind)}
-    assert errors <= set(listed_names("reports.rst"))
-
-
-def test_each_tutorial_has_a_script_and_a_place():
-    scripts = {p.stem for p in (DOCS.parent / "tutorials").glob("*.py")} - {"__init__"}
-    assert scripts == set(ORDER)
-    assert re.findall(r"^   tutorials/(\w+)$", (DOCS / "tutorials.rst").read_text(), flags=re.M) == list(ORDER)
-
-
-def test_each_page_is_in_a_list():
+def test_each_page_is_in_a_list_and_each_tutorial_has_a_script_and_a_place():
     linked = {DOCS / "index.rst"}
     for page in PAGES:
         for entries in re.findall(r"\.\. toctree::\n(?:   :.*\n)*\n((?:   .+\n)+)", page.read_text()):
             linked |= {page.parent / f"{entry}.rst" for entry in re.findall(r"([\w/]+)>?$", entries, flags=re.M)}
     assert set(PAGES) <= linked
+    scripts = {p.stem for p in (DOCS.parent / "tutorials").glob("*.py")} - {"__init__"}
+    assert scripts == set(ORDER)
+    assert re.findall(r"^   tutorials/(\w+)$", (DOCS / "tutorials.rst").read_text(), flags=re.M) == list(ORDER)
 
 
 @pytest.mark.parametrize(
@@ -74,7 +69,7 @@ def test_named_scripts_and_pictures_exist(path):
         assert stem.with_suffix(".py").exists() or stem.with_suffix(".md").exists()
 
 
-def test_each_picture_is_in_the_gallery():
+def test_each_picture_is_in_the_gallery_and_tables_that_pages_show_are_in_the_results():
     root = DOCS.parent
     tutorials = [folder for folder in (DOCS / "tutorials" / "output").iterdir() if folder.is_dir()]
     folders = root / "benchmarks" / "figures", root / "case_studies" / "figures", DOCS / "methods" / "output"
@@ -82,31 +77,21 @@ def test_each_picture_is_in_the_gallery():
     assert {(DOCS / path).resolve() for path in shown} == {
         p.resolve() for f in (*folders, *tutorials) for p in f.glob("*.png")
     }
-
-
-def test_tables_that_pages_show_are_in_the_results():
     results = harness.RESULTS.read_text()
     names = re.findall(r"^\.\. measured:: (\S+)$", (DOCS / "measured.rst").read_text(), flags=re.M)
     assert names
     assert all(f"<!-- {name} -->" in results and f"<!-- /{name} -->" in results for name in names)
 
 
-def test_each_page_that_promises_evidence_says_what_it_may_lack():
+def test_what_promises_evidence_says_what_it_may_lack_in_the_same_words():
     promising = {p.name for p in PAGES if re.search(r"(the|log) evidence\b(?! <)", p.read_text())} - {"index.rst"}
     marked = {p.name for p in PAGES if "|unseen mode|" in p.read_text()}
     assert promising == marked >= {"smc.rst", "pmc.rst", "sample_surrogate.rst", "choosing.rst"}
-
-
-@pytest.mark.parametrize("page", ["README.md", "tutorials/several_modes.py"])
-def test_texts_that_are_no_pages_say_it_in_the_same_words(page):
-    text = re.sub(r"\n#? *", " ", (DOCS.parent / page).read_text())
-    assert UNSEEN_MODE in text
-
-
-@pytest.mark.parametrize("name", sorted(pk.__all__))
-def test_docstrings_that_promise_evidence_say_it_in_the_same_words(name):
-    text = " ".join((getattr(pk, name).__doc__ or "").split())
-    assert ("log_evidence" in text) <= (UNSEEN_MODE in text)
+    for path in ("README.md", "tutorials/several_modes.py"):
+        assert UNSEEN_MODE in re.sub(r"\n#? *", " ", (DOCS.parent / path).read_text()), path
+    for name in pk.__all__:
+        text = " ".join((getattr(pk, name).__doc__ or "").split())
+        assert ("log_evidence" in text) <= (UNSEEN_MODE in text), name
 
 
 def rows_by_command():
@@ -203,3 +188,66 @@ def test_warnings_that_pages_explain_are_given():
                 assert " ".join(quoted.split()) in known, (page.name, quoted)
                 explained += 1
     assert explained >= 20
+
+
+REPRODUCTION = (harness.ROOT / "REPRODUCTION.md").read_text()
+RESULTS = harness.RESULTS.read_text()
+VERDICTS = ("same", "better", "worse", "partly", "other protocol", "not run", "cannot be had")
+FIGURES = {  # figures and tables that report results, by a word of the heading of their source
+    "thesis": "3.4 3.5 3.6 3.7 4.2 4.3 4.4 4.5 4.6 5.2 5.3 5.4 5.5 5.6 6.2 6.3 8.1 8.2 8.3 8.4 8.5 8.6 8.7 8.8 8.9",
+    "JMLR": "1 2 3 4",
+    "NIPS": "1 2 3 4",
+    "Importance": "1 2 5 6",
+    "bandwidth": "2 3 4 5 6 7 8",
+}
+
+
+def rows_of(text):
+    """Return the cells of all rows of the tables of a text."""
+    lines = [line for line in text.splitlines() if line.startswith("|") and not line.startswith(("| Source", "|---"))]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+FIGURE_ROWS = rows_of(REPRODUCTION)
+
+
+def block(marker):
+    """Return what stands in the results between the marks of a name."""
+    return RESULTS.split(f"<!-- {marker} -->")[1].split(f"<!-- /{marker} -->")[0]
+
+
+def numbers(text):
+    """Return the numbers of a text, links left out."""
+    return re.findall(r"(?<![\w.])\d[\d,]*(?:\.\d+)?(?:e[+-]?\d+)?(?![\w.]\d)", re.sub(r"\]\([^)]*\)", "", text))
+
+
+def test_every_row_has_all_cells_and_a_verdict():
+    assert len(FIGURE_ROWS) > 50
+    for row in FIGURE_ROWS:
+        assert len(row) == 6, row[0]
+        assert row[5].startswith(VERDICTS), row[0]
+        assert (row[3] == row[4] == "-") or row[4].startswith("`python -m "), row[0]
+
+
+@pytest.mark.parametrize("source", FIGURES)
+def test_every_figure_has_a_row(source):
+    (part,) = [part for part in REPRODUCTION.split("\n## ")[1:] if source in part.split("\n")[0]]
+    seen = {number for row in rows_of(part) for number in re.findall(r"\d+(?:\.\d+)?", row[0])}
+    assert set(FIGURES[source].split()) <= seen
+
+
+@pytest.mark.parametrize("command", sorted({row[4].strip("`") for row in FIGURE_ROWS if row[4] != "-"}))
+def test_commands_start(command):
+    name, *arguments = shlex.split(command.removeprefix("python -m "))
+    module = importlib.import_module(name)
+    if "harness.run(main)" in inspect.getsource(module):
+        harness.parser_of(module.main).parse_args(arguments)
+    else:
+        assert not arguments
+
+
+@pytest.mark.parametrize("row", [row for row in FIGURE_ROWS if row[3] != "-"], ids=lambda row: row[0])
+def test_numbers_are_in_their_table(row):
+    ours, there = ({number.replace(",", "") for number in numbers(text)} for text in (row[2], block(row[3].strip("`"))))
+    assert ours
+    assert ours <= there

@@ -2,7 +2,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pymc_kernel import embeddings as E
 from pymc_kernel.embeddings import KernelBayesRule
+from pymc_kernel.embeddings.fitted_rule import calibration_of
 from pymc_kernel.kernels import Gaussian
 from tests.embeddings.pairs import EXACT
 from tests.reference import grids
@@ -37,10 +39,8 @@ def test_factors_of_zero_leave_points_out(rng):
     latent, observed, inside = rng.standard_normal((60, 2)) + 5.0, rng.standard_normal((60, 2)), np.arange(60) < 40
     settings = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT)
     whole, part = settings.fit(latent, observed), settings.fit(latent[inside], observed[inside])
-    found, expected = (
-        rule.refitted(factors).posteriors([[0.2, 0.1]])[0]
-        for rule, factors in ((whole, inside / 1.0), (part, np.ones(40)))
-    )
+    both = whole.refitted(inside / 1.0), part.refitted(np.ones(40))
+    found, expected = (rule.posteriors([[0.2, 0.1]])[0] for rule in both)
     np.testing.assert_allclose(found.points, expected.points, atol=1e-6)
     np.testing.assert_allclose(found.weights, expected.weights, atol=1e-6)
 
@@ -78,9 +78,8 @@ def test_where_one_regression_fits_everywhere_all_points_tell():
 
 def test_a_point_is_predicted_by_all_others(rng):
     """By a normal distribution around the mean that leaves it out, with the covariance of the others' residuals."""
-    rule = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT).fit(
-        rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
-    )
+    latent, observed = rng.standard_normal((30, 2)), rng.standard_normal((30, 1))
+    rule = KernelBayesRule(Gaussian(1.0), regularization=0.01, **EXACT).fit(latent, observed)
     scores = []
     for i in (3, 17):
         weights = rule._shares(rule.weights(rule.observed[i : i + 1]))[0]
@@ -119,10 +118,8 @@ def test_the_posterior_of_a_held_out_case_does_not_know_its_parameter(rng):
     latent = rng.standard_normal((200, 2)) + counts[:, None]
     other = latent.copy()
     other[17] = [50.0, -50.0]
-    rules = [
-        KernelBayesRule(Gaussian(0.1), regularization=1e-3).fit(values, counts[:, None], rng=1)
-        for values in (latent, other)
-    ]
+    rule = KernelBayesRule(Gaussian(0.1), regularization=1e-3)
+    rules = [rule.fit(values, counts[:, None], rng=1) for values in (latent, other)]
     found = [rule.held_out(np.array([3, 17]), np.random.default_rng(3))[1] for rule in rules]
     np.testing.assert_allclose(found[0].points, found[1].points)
     np.testing.assert_allclose(found[0].weights, found[1].weights)
@@ -138,3 +135,106 @@ def test_units_of_parameters_do_not_matter(rng):
         spreads.append(spread / unit)
     np.testing.assert_allclose(means[1], means[0], rtol=1e-6)
     np.testing.assert_allclose(spreads[1], spreads[0], rtol=1e-6)
+
+
+def exact(rng, num_cases=2000, num_draws=9, num_latents=2):
+    """Truths are one more draw of each posterior."""
+    centers = rng.normal(size=(num_cases, 1, num_latents))
+    both = centers + rng.normal(size=(num_cases, num_draws + 1, num_latents))
+    return both[:, 1:], both[:, 0]
+
+
+def test_ranks_of_truths_are_uniform_for_any_number_of_draws(rng):
+    draws, truths = exact(rng)
+    found = calibration_of(draws, truths, rng)
+    for ranks in (*found.ranks.T, found.regions):
+        assert stats.kstest(ranks, "uniform").pvalue > 0.01
+        # Tests of uniformity take a rank of zero or one as proof.
+        assert ((ranks > 0.0) & (ranks < 1.0)).all()
+    assert found.worst_gap() < 4.0
+    # Equal values share their place.
+    tied = calibration_of(np.round(draws), np.round(truths), rng)
+    assert stats.kstest(tied.ranks[:, 0], "uniform").pvalue > 0.01
+    narrow = calibration_of(0.5 * draws, truths, rng)
+    assert stats.kstest(narrow.ranks[:, 0], "uniform").pvalue < 1e-6
+    assert narrow.worst_gap() > 8.0
+
+
+def test_calibration_has_errors_of_shares_and_no_units_and_prints_in_a_few_lines(rng):
+    draws, truths, units = rng.standard_normal((150, 40, 2)), rng.standard_normal((150, 2)), np.array([1e-3, 1e6])
+    found, other = (calibration_of(draws * u, truths * u, np.random.default_rng(3)) for u in (1.0, units))
+    np.testing.assert_allclose(found.standard_error, np.sqrt(found.levels * (1.0 - found.levels) / 150))
+    for name in ("ranks", "regions", "coverage", "tarp"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(other, name))
+    gaps = np.column_stack([found.coverage, found.tarp]) - found.levels[:, None]
+    assert found.worst_gap() == pytest.approx(np.abs(gaps / found.standard_error[:, None]).max())
+    found = calibration_of(*exact(rng, num_cases=400, num_latents=12), rng)
+    said = repr(found)
+    assert f"largest gap: {found.worst_gap():.1f} standard errors" in said
+    assert len(said.splitlines()) == 12
+    assert max(map(len, said.splitlines())) < 120
+
+
+def rates(times):
+    """Return a model of Poisson counts, rate ~ Gamma(2, 1/2), seen for each of ``times``."""
+
+    def simulate(rng, n):
+        rate = rng.gamma(2.0, 2.0, n)
+        return np.log(rate)[:, None], rng.poisson(rate[:, None] * times).astype(float)
+
+    return simulate, lambda x: (stats.gamma(2 + x.sum(), scale=1 / (0.5 + times.sum())), np.log, np.exp)
+
+
+def rounded(rng, n):
+    """Simulate a normal variable with noise of .5, rounded to a tenth."""
+    theta = rng.standard_normal((n, 1))
+    return theta, np.round(theta + 0.5 * rng.standard_normal((n, 1)), 1)
+
+
+MODELS = {
+    "two sums": rates(np.array([2.0, 3.0])),
+    "five counts": rates(np.ones(5)),
+    "rounded": (rounded, lambda x: (stats.norm(0.8 * x[0], np.sqrt(0.2)), np.asarray, np.asarray)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", MODELS)
+def test_intervals_hold_what_they_promise(name):
+    """The exact posterior's mass in 95 % intervals, over 30 observations each, and their length."""
+    simulate, posterior = MODELS[name]
+    masses, lengths = [], []
+    for seed in range(3):
+        rng = np.random.default_rng(seed)
+        latent, observed = simulate(rng, 2000)
+        _, cases = simulate(rng, 30)
+        rule = KernelBayesRule().fit(latent, observed, rng=seed)
+        for case in cases:
+            low, high = rule.near(case, rng).interval(case, 0.95)[0, 0]
+            exact, latent_of, value_of = posterior(case)
+            masses.append(np.diff(exact.cdf(value_of(np.array([low, high]))))[0])
+            lengths.append((high - low) / np.ptp(latent_of(exact.ppf([0.025, 0.975]))))
+    assert 0.92 < np.mean(masses) < 0.98
+    assert np.mean(lengths) == pytest.approx(1.0, abs=0.1)
+
+
+ESTIMATORS = {
+    "rule": (E.KernelBayesRule(num_basis=30), lambda fit, y: fit.interval(y)),
+    "original": (E.OriginalBayesRule(num_basis=30), lambda fit, y: fit.mean(y)),
+    "ratio": (E.DensityRatio(num_basis=30), lambda fit, y: fit(y)),
+    "conditional": (E.ConditionalMean(num_basis=30), lambda fit, y: fit.weights(y)),
+    "filter": (E.KernelBayesFilter(state_kernel=0.5, num_basis=30), lambda fit, y: fit.filter(y).weights),
+}
+
+
+@pytest.mark.parametrize("name", ESTIMATORS)
+def test_a_fit_is_its_seed_alone(name, rng):
+    estimator, answer = ESTIMATORS[name]
+    data = rng.standard_normal((600, 2)), rng.standard_normal((600, 2))
+    generator = np.random.default_rng(1)
+    first, second = estimator.fit(*data, rng=1), estimator.fit(*data, rng=generator)
+    generator.random(100)  # what its caller draws afterwards
+    expected = answer(first, data[1][:5])
+    np.testing.assert_array_equal(answer(second, data[1][:5]), expected)
+    np.testing.assert_array_equal(answer(first, data[1][:5]), expected)
+    assert np.abs(answer(estimator.fit(*data), data[1][:5]) - expected).max() > 0.0  # another seed

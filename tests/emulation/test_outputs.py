@@ -31,27 +31,28 @@ def test_marginal_likelihood_and_gradient_of_outputs_are_those_of_normal_ones_wi
     assert_derivative(gradient, lambda x: data.negative_log_marginal(x)[0], logs, rtol=1e-4, atol=1e-4)
 
 
-def test_predictions_are_those_of_a_gaussian_process(rng):
-    x, new = rng.normal(size=(25, 2)), rng.normal(size=(7, 2))
+def test_predictions_are_those_of_a_gaussian_process_and_held_out_outputs_those_of_a_fit_without_them(rng):
+    x, new, folds = rng.uniform(-1.0, 1.0, (24, 2)), rng.uniform(-1.0, 1.0, (7, 2)), np.arange(24) % 3
     # With some noise, so that the twin's inverse has correct digits.
-    values = np.stack([np.sin(x[:, 0]), x[:, 0] * x[:, 1] - 3.0], axis=1) + 0.03 * rng.normal(size=(25, 2))
+    values = np.stack([np.sin(3.0 * x[:, 0]), x[:, 0] * x[:, 1] - 3.0], axis=1) + 0.03 * rng.normal(size=(24, 2))
     fit = fit_outputs(x, values, rng)
-    mean = slow_scores.posterior_mean(fit.scaled(x), values, fit.scaled(new), fit.hyperparameters)
-    np.testing.assert_allclose(fit(new), mean, rtol=1e-5, atol=1e-5)
+
+    def mean(rows, at):
+        return slow_scores.posterior_mean(fit.scaled(x[rows]), values[rows], at, fit.hyperparameters)
+
+    np.testing.assert_allclose(fit(new), mean(folds >= 0, fit.scaled(new)), rtol=1e-5, atol=1e-5)
+    left, margin = folds == 1, 0.25 * np.ptp(x[folds != 1], axis=0)
+    inside = np.clip(x[left], x[~left].min(axis=0) - margin, x[~left].max(axis=0) + margin)
+    held_out = held_out_outputs(fit, x, values, folds)[left]
+    np.testing.assert_allclose(held_out, mean(~left, fit.scaled(inside, inside=False)), rtol=1e-5, atol=1e-5)
 
 
-def test_exponentials_are_learned_by_their_logarithms(rng):
+def test_exponentials_are_learned_by_their_logarithms_to_the_border_of_positive_inputs(rng):
     fit = fit_outputs(x := positive(rng, 30), curves(x), rng)
     assert fit.log_inputs.all()
     assert fit.log_outputs.all()
     new = positive(rng, 200, 0.2)
     assert np.sqrt(((fit(new) / curves(new) - 1.0) ** 2).mean()) < 0.02
-
-
-def test_inputs_that_are_not_positive_have_the_outputs_of_the_border(rng):
-    x = positive(rng, 30)
-    fit = fit_outputs(x, curves(x), rng)
-    assert fit.log_inputs.all()
     new = positive(rng, 5)
     new[:, 0], at_border = [-2.0, -1e-9, 0.0, 1e-200, -1e200], new.copy()
     at_border[:, 0] = np.exp(np.log(x[:, 0]).min() - 0.25 * np.ptp(np.log(x[:, 0])))
@@ -79,7 +80,7 @@ def waves(x):
     return np.stack([np.sin(x @ SUM), np.cos(x @ SUM)], axis=1)
 
 
-def test_what_changes_in_one_direction_is_learned_along_it(rng):
+def test_what_changes_in_one_direction_is_learned_along_it_where_the_outputs_matter(rng):
     x, new = rng.normal(size=(60, 6)), 0.5 * rng.normal(size=(200, 6))
     near = np.full(60, True)
     fit, axes = (fit_outputs(x, waves(x), np.random.default_rng(1), near=n) for n in (near, None))
@@ -91,14 +92,10 @@ def test_what_changes_in_one_direction_is_learned_along_it(rng):
     held_out = held_out_outputs(fit, x, waves(x), np.arange(60) % 10)
     assert np.abs(held_out - waves(x)).mean() < 0.2  # the outermost are far from all others
     assert np.array_equal(axes.rotation, np.eye(6))
+    here = np.arange(60) < 14  # directions are chosen where the outputs matter
+    chosen = fit_outputs(x, waves(x), np.random.default_rng(1), near=here).rotation
+    np.testing.assert_allclose(chosen, axes.directions_of_change(axes.scaled(x[here], inside=False)))
     assert np.array_equal(fit_outputs(x[:, :1], waves(x), rng, near=near).rotation, [[1.0]])
-
-
-def test_directions_are_chosen_where_the_outputs_matter(rng):
-    x = rng.normal(size=(60, 6))
-    near = np.arange(60) < 14
-    fit, axes = (fit_outputs(x, waves(x), np.random.default_rng(1), near=n) for n in (near, None))
-    np.testing.assert_allclose(fit.rotation, axes.directions_of_change(axes.scaled(x[near], inside=False)))
 
 
 def test_directions_of_change_are_those_of_the_slopes(rng):
@@ -156,31 +153,25 @@ def test_beyond_its_range_a_log_likelihood_may_fall_but_not_rise(sign, falls, rn
     np.testing.assert_allclose(plain(beyond), plain(at_the_border))
 
 
-def test_held_out_outputs_are_those_of_a_fit_without_them(rng):
-    x, folds = rng.uniform(-1.0, 1.0, (24, 2)), np.arange(24) % 3
-    values = np.stack([np.sin(3.0 * x[:, 0]), x[:, 0] * x[:, 1] - 3.0], axis=1) + 0.03 * rng.normal(size=(24, 2))
-    fit = fit_outputs(x, values, rng)
-    held_out = held_out_outputs(fit, x, values, folds)
-    left, margin = folds == 1, 0.25 * np.ptp(x[folds != 1], axis=0)
-    inside = np.clip(x[left], x[~left].min(axis=0) - margin, x[~left].max(axis=0) + margin)
-    expected = slow_scores.posterior_mean(
-        fit.scaled(x[~left]), values[~left], fit.scaled(inside, inside=False), fit.hyperparameters
-    )
-    np.testing.assert_allclose(held_out[left], expected, rtol=1e-5, atol=1e-5)
-
-
-def test_more_outputs_than_rows(rng):
+def test_more_outputs_than_rows_and_a_constant_one(rng):
     times = np.linspace(0.0, 5.0, 2000)
     x, new = positive(rng, 30), positive(rng, 50, 0.2)
     fit = fit_outputs(x, 3.0 - x[:, :1] * np.exp(-x[:, 1:] * times), rng)
     np.testing.assert_allclose(fit(new), 3.0 - new[:, :1] * np.exp(-new[:, 1:] * times), atol=0.02)
+    x = rng.normal(size=(20, 2))
+    fit = fit_outputs(x, np.stack([np.full(20, 7.0), x[:, 0]], axis=1), rng)
+    np.testing.assert_allclose(fit(2.0 * x)[:, 0], 7.0)
 
 
-def test_of_many_rows_few_are_kept(rng):
+def test_of_many_rows_few_are_kept_and_bad_arrays_are_refused(rng):
     x = rng.uniform(-1.0, 1.0, (1500, 1))
     fit = fit_outputs(x, np.sin(2.0 * x), rng)
     assert len(fit.points) < 100
     np.testing.assert_allclose(fit(x), np.sin(2.0 * x), atol=1e-4)
+    with pytest.raises(ValueError, match="as many rows"):
+        fit_outputs(np.ones((3, 1)), np.ones((4, 1)), rng)
+    with pytest.raises(ValueError, match="all coincide"):
+        fit_outputs(np.ones((5, 2)), np.ones((5, 1)), rng)
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1e6])
@@ -189,12 +180,6 @@ def test_units_do_not_matter(scale, rng):
     ours = fit_outputs(x, curves(x), np.random.default_rng(1))(new)
     other = fit_outputs(scale * x, curves(x) / scale, np.random.default_rng(1))(scale * new)
     np.testing.assert_allclose(scale * other, ours, rtol=1e-3)
-
-
-def test_a_constant_output_stays_constant(rng):
-    x = rng.normal(size=(20, 2))
-    fit = fit_outputs(x, np.stack([np.full(20, 7.0), x[:, 0]], axis=1), rng)
-    np.testing.assert_allclose(fit(2.0 * x)[:, 0], 7.0)
 
 
 def test_errors_of_outputs_that_are_alike_are_alike(rng):
@@ -209,13 +194,6 @@ def test_errors_of_outputs_that_are_alike_are_alike(rng):
         assert abs(correlation[0, 2]) < 0.9
     between_places = np.corrcoef(errors[:, 0, 0], errors[:, 1, 0])[0, 1]
     assert abs(between_places) < 4.0 / np.sqrt(500)
-
-
-def test_bad_arrays(rng):
-    with pytest.raises(ValueError, match="as many rows"):
-        fit_outputs(np.ones((3, 1)), np.ones((4, 1)), rng)
-    with pytest.raises(ValueError, match="all coincide"):
-        fit_outputs(np.ones((5, 2)), np.ones((5, 1)), rng)
 
 
 def test_outputs_as_they_may_be_have_the_spread_of_a_gaussian_process(rng):
@@ -238,9 +216,8 @@ def test_outputs_as_they_may_be_have_the_spread_of_a_gaussian_process(rng):
     spread = np.log(versions).std(axis=0)
     np.testing.assert_allclose(spread, np.sqrt(variance)[:, None] * amplitude, rtol=0.2)
     assert inside.any()
-    np.testing.assert_allclose(
-        np.log(versions[:, inside]).mean(axis=0), np.log(fit(new[inside])), atol=4.0 * spread[inside].max() / 20.0
-    )
+    means = np.log(versions[:, inside]).mean(axis=0)
+    np.testing.assert_allclose(means, np.log(fit(new[inside])), atol=4.0 * spread[inside].max() / 20.0)
 
 
 def probabilities(x):
@@ -256,6 +233,11 @@ def test_positive_outputs_with_one_sum_keep_it(rng):
     np.testing.assert_allclose(fit(new).sum(axis=1), 2.0, rtol=1e-12)
     np.testing.assert_allclose(fit.random_at(new)(rng).sum(axis=1), 2.0, rtol=1e-12)
     assert np.sqrt(((fit(new) - 2.0 * probabilities(new)) ** 2).mean()) < 0.05
+    # Temperatures near 300: their sum is nearly the same, but so are they.
+    x = rng.normal(size=(30, 2))
+    outputs = 300.0 + 0.001 * np.stack([np.sin(x[:, 0]), x[:, 1], x[:, 0] * x[:, 1]], axis=1)
+    assert fit_outputs(x, outputs, rng).total == 0.0
+    assert fit_outputs(x, probabilities(x)[:, :1], rng).total == 0.0  # one output alone
 
 
 def test_rows_of_a_matrix_each_keep_their_sum(rng):
@@ -267,11 +249,3 @@ def test_rows_of_a_matrix_each_keep_their_sum(rng):
     np.testing.assert_allclose(fit(new).reshape(200, 2, 3).sum(axis=2), 1.0, rtol=1e-12)
     np.testing.assert_allclose(held_out_outputs(fit, x, two_rows(x), np.arange(40) % 5)[:, 3:].sum(axis=1), 1.0)
     assert np.sqrt(((fit(new) - two_rows(new)) ** 2).mean()) < 0.05
-
-
-def test_outputs_whose_sum_varies_as_they_do_are_left_alone(rng):
-    """Temperatures near 300: their sum is nearly the same, but so are they."""
-    x = rng.normal(size=(30, 2))
-    outputs = 300.0 + 0.001 * np.stack([np.sin(x[:, 0]), x[:, 1], x[:, 0] * x[:, 1]], axis=1)
-    assert fit_outputs(x, outputs, rng).total == 0.0
-    assert fit_outputs(x, probabilities(x)[:, :1], rng).total == 0.0  # one output alone

@@ -1,7 +1,5 @@
 """Kernel means, conditional means, ratios, Bayes' rules and filters on every kind of array."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -9,8 +7,7 @@ from hypothesis import strategies as st
 
 from pymc_kernel import embeddings as E
 from pymc_kernel import kernels as K
-from tests.fuzz.contract import kept
-from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from tests.fuzz.strategies import all_kept, arrays, dimensions, kept, powers, seeds, sizes
 
 NAMES = (
     "points", "weights", "kernel", "length_scale", "x", "y", "grid", "function", "probability", "probabilities",
@@ -37,10 +34,7 @@ def test_kernel_means(data, n, d, kernel, rng):
     mean = kept(lambda: E.KernelMean(points, weights, kernel), NAMES)
     if mean is None:
         return
-    kept(mean.mean, NAMES)
-    kept(mean.covariance, NAMES)
-    kept(lambda: mean.expectation(lambda x: x[:, 0]), NAMES)
-    kept(lambda: mean(grid), NAMES)
+    all_kept(NAMES, mean.mean, mean.covariance, lambda: mean.expectation(lambda x: x[:, 0]), lambda: mean(grid))
     kept(lambda: mean.mmd(E.KernelMean(grid, kernel=kernel)), NAMES)
     kept(lambda: mean.interval(data.draw(st.sampled_from([0.5, 1.0, 0.0, np.nan, 2.0]))), NAMES)
     kept(lambda: mean.sample(data.draw(st.integers(-1, 3)), rng), NAMES)
@@ -61,9 +55,8 @@ def test_conditional_means(data, n, d, kernel):
     kept(lambda: fit.weights(places), NAMES)
     found = kept(lambda: fit.condition(places), NAMES)
     if found is not None:
-        kept(found.mean, NAMES)
-        kept(lambda: fit.sum_rule(E.KernelMean(places)).mean(), NAMES)
-        kept(lambda: fit.chain_rule(E.KernelMean(places)).mean(), NAMES)
+        rules = fit.sum_rule, fit.chain_rule
+        all_kept(NAMES, found.mean, *(lambda rule=rule: rule(E.KernelMean(places)).mean() for rule in rules))
 
 
 @given(data=st.data(), d=dimensions(), kernel=kernels(), relative=st.sampled_from([0.0, 0.5]))
@@ -84,19 +77,14 @@ def test_bayes_rules(method, data, d, rng):
     n = data.draw(sizes(0, 12))
     latent, observed = data.draw(arrays((n, 2))), data.draw(arrays((data.draw(st.sampled_from([n, n, n, 2])), d)))
     prior = None if method == "conditional" else data.draw(st.one_of(st.none(), arrays((data.draw(sizes()), 2))))
-    settings = {"observed_kernel": data.draw(kernels())}
-    rule = E.OriginalBayesRule() if method == "original" else E.KernelBayesRule()
-    rule = replace(rule, **settings)
-    fit = kept(lambda: rule.fit(latent, observed, prior), NAMES)
+    rule = E.OriginalBayesRule if method == "original" else E.KernelBayesRule
+    fit = kept(lambda: rule(observed_kernel=data.draw(kernels())).fit(latent, observed, prior), NAMES)
     if fit is None:
         return
     place = data.draw(arrays((1, d)))
-    kept(lambda: fit.weights(place), NAMES)
-    kept(lambda: fit.mean(place), NAMES)
-    kept(lambda: fit.condition(place).weights, NAMES)
+    all_kept(NAMES, lambda: fit.weights(place), lambda: fit.mean(place), lambda: fit.condition(place).weights)
     if method != "original":
-        kept(lambda: fit.interval(place), NAMES)
-        kept(lambda: fit.sample(place, 3, rng), NAMES)
+        all_kept(NAMES, lambda: fit.interval(place), lambda: fit.sample(place, 3, rng))
         near = kept(lambda: fit.near(place, rng), NAMES)
         if near is not None:
             kept(lambda: near.refitted(rng.standard_exponential(len(near.latent))).posteriors(place), NAMES)
@@ -110,17 +98,14 @@ def test_filters(method, data, p, d):
     n = data.draw(st.sampled_from([0, 1, 9, 10, 12]))
     states, observations = data.draw(arrays((n, p))), data.draw(arrays((n, d)))
     scale = data.draw(st.one_of(st.just(0.5), powers()))
-    learner = E.KernelBayesFilter(
-        method, state_kernel=0.5, observed_kernel=scale, regularization=0.01, ratio_regularization=0.01
-    )
-    fit = kept(lambda: learner.fit(states, observations), NAMES)
+    given = {"state_kernel": 0.5, "observed_kernel": scale, "regularization": 0.01, "ratio_regularization": 0.01}
+    fit = kept(lambda: E.KernelBayesFilter(method, **given).fit(states, observations), NAMES)
     if fit is None:
         return
     seen = data.draw(arrays((3, d)))
     filtered = kept(lambda: fit.filter(seen), NAMES)
     if filtered is not None:
         assert np.abs(filtered.weights.sum(axis=1) - 1.0).max() < 1e-6
-        kept(filtered.mean, NAMES)
-        kept(lambda: fit.predict(filtered, 2).mean(), NAMES)
-        kept(lambda: fit.smooth(filtered, seen).mean(), NAMES)
+        ahead, back = (lambda: fit.predict(filtered, 2).mean()), (lambda: fit.smooth(filtered, seen).mean())
+        all_kept(NAMES, filtered.mean, ahead, back)
     kept(lambda: fit.update(fit.start(), np.asarray(seen, dtype=float)[0]), NAMES)

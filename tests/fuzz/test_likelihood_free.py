@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pymc_kernel import likelihood_free as lf
-from tests.fuzz.contract import kept
-from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from tests.fuzz.strategies import arrays, dimensions, kept, powers, seeds, sizes
 
 NAMES = (
     "simulated", "observed", "factor", "epsilon", "num_simulations", "shrinkage", "summaries", "quantile", "latent",
@@ -21,17 +20,15 @@ def simulations(draw, most=7):
     return draw(arrays((draw(sizes(0, most)), q))), draw(arrays((draw(st.sampled_from([q, q, q, 2])),)))
 
 
-@given(case=simulations(), width=powers(), is_matrix=st.booleans(), number=st.integers(-1, 9))
-def test_kernel_estimates(case, width, is_matrix, number):
+@given(
+    case=simulations(), width=powers(), is_matrix=st.booleans(), number=st.integers(-1, 9),
+    shrinkage=st.sampled_from([0.0, 0.0, 0.5, 1.0, -0.5, 2.0, np.nan]),
+)  # fmt: skip
+def test_estimates(case, width, is_matrix, number, shrinkage):
     simulated, observed = case
     q = len(observed)
     factor = width * np.eye(q) if is_matrix else np.full(q, width)
     kept(lambda: lf.log_kernel_abc(simulated, observed, factor, number), NAMES)
-
-
-@given(case=simulations(), shrinkage=st.sampled_from([0.0, 0.0, 0.5, 1.0, -0.5, 2.0, np.nan]))
-def test_normal_estimates(case, shrinkage):
-    simulated, observed = case
     kept(lambda: lf.log_normal_unbiased(simulated, observed), NAMES)
     kept(lambda: lf.log_synthetic(simulated, observed, shrinkage), NAMES)
 

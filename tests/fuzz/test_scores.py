@@ -1,4 +1,4 @@
-"""Surrogates of a log density on every kind of array."""
+"""Surrogates of a log density, and density estimates, on every kind of array."""
 
 import numpy as np
 import pytest
@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from pymc_kernel import kernels as K
 from pymc_kernel import scores
-from tests.fuzz.contract import kept
-from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from pymc_kernel.density import STRUCTURES, BayesianKDE
+from tests.fuzz.strategies import arrays, dimensions, kept, powers, seeds, sizes
 
 NAMES = ("x", "weights", "length_scale", "points", "values", "basis", "regularization", "base")
 FAMILIES = [K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric]
@@ -75,10 +75,25 @@ def test_cross_validation(data, sample, rng):
     names = (*NAMES, "num_folds", "regularizations", "length_scales")
     folds, estimator = data.draw(st.integers(0, 4)), data.draw(estimators(make))
     candidates = data.draw(st.sampled_from([None, [1.0], [1e-150, 1e150], [np.nan], []]))
-    found = kept(
-        lambda: scores.cross_validate(
-            estimator, x, weights, num_folds=folds, length_scales=candidates, regularizations=(1e-3, 1.0), rng=rng
-        ),
-        names,
-    )
+    settings = {"num_folds": folds, "length_scales": candidates, "regularizations": (1e-3, 1.0), "rng": rng}
+    found = kept(lambda: scores.cross_validate(estimator, x, weights, **settings), names)
     assert found is None or np.isfinite(found.loss)
+
+
+ABOUT = ("data", "points", "columns", "x", "size", "probability")
+
+
+@pytest.mark.slow  # ten examples take as long as the compiling of what they run
+@pytest.mark.parametrize("structure", [*STRUCTURES, "auto"])
+@given(data=st.data(), d=dimensions(), rng=seeds())
+def test_densities(structure, data, d, rng):
+    x, more, places = (data.draw(arrays((data.draw(sizes(0, most)), d))) for most in (9, 3, 4))
+    fit = kept(lambda: BayesianKDE(structure, max_sweeps=20).fit(x), ABOUT)
+    if fit is None:
+        return
+    assert np.isfinite(fit.log_evidence)
+    for averaged in (False, True):
+        kept(lambda a=averaged: fit.log_density(places, averaged=a), ABOUT)
+    kept(lambda: fit.interval(places, 0.9, size=5, rng=rng), ABOUT)
+    assert kept(lambda: fit.sample(3, rng), ABOUT) is not None
+    kept(lambda: fit.updated(more).log_density(places), ABOUT)

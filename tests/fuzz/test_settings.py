@@ -8,7 +8,7 @@ from pymc_kernel import kernels as K
 from pymc_kernel.likelihood_free import LearnedLikelihood
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.smc import population, tempering
-from tests.fuzz.contract import kept
+from tests.fuzz.strategies import kept
 
 KERNELS = (
     K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric, K.Matern32, K.Matern52, K.Laplace, K.Linear, K.Polynomial,

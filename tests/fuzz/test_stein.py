@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 
 from pymc_kernel import kernels as K
 from pymc_kernel import stein
-from tests.fuzz.contract import kept
-from tests.fuzz.strategies import arrays, dimensions, powers, seeds, sizes
+from tests.fuzz.strategies import arrays, dimensions, kept, powers, seeds, sizes
 
 NAMES = (
     "draws", "scores", "coordinates", "points", "values", "first", "second", "sample", "samples", "length_scale",

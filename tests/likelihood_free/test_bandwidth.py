@@ -23,8 +23,9 @@ def linear_pilot(rng, slopes=SLOPES, noise=NOISE, spread=1.0, num_replicates=400
     return Pilot(positions, simulate(positions), centers, groups)
 
 
-def test_the_kernel_is_narrow_where_the_mean_moves_and_wide_elsewhere(rng):
-    found = choose_bandwidth(linear_pilot(rng), np.zeros(3), 1000, 1.5)
+def test_the_kernel_is_narrow_where_the_mean_moves_and_wide_elsewhere_whatever_the_units(rng):
+    pilot = linear_pilot(rng)
+    found = choose_bandwidth(pilot, np.zeros(3), 1000, 1.5)
     assert found.relative == 0.3
     root = np.linalg.cholesky(NOISE)
     whitened = np.linalg.solve(root, np.linalg.solve(root, found.factor @ found.factor.T).T)
@@ -33,11 +34,7 @@ def test_the_kernel_is_narrow_where_the_mean_moves_and_wide_elsewhere(rng):
     assert np.sqrt(widths) == pytest.approx([0.3, 3.0, 3.0], rel=0.1)
     along = np.linalg.solve(root, SLOPES)[:, 0]
     assert abs(directions[:, 0] @ along) / np.linalg.norm(along) > 0.99
-
-
-def test_scales_of_summaries_do_not_matter(rng):
     units = np.array([1e-6, 1.0, 1e6])
-    pilot = linear_pilot(rng)
     scaled = pilot._replace(summaries=pilot.summaries * units, replicates=[s * units for s in pilot.replicates])
     one, other = (choose_bandwidth(p, np.zeros(3), 10, 0.5) for p in (pilot, scaled))
     np.testing.assert_allclose(other.factor, one.factor * units[:, None], rtol=1e-6)
@@ -98,15 +95,11 @@ def test_skewed_summaries_have_no_correlation_by_that(rng):
     assert abs(narrow.sum()) / math.sqrt(20) > 0.9
 
 
-def test_more_simulations_than_replicates_are_extrapolated(rng):
-    few, many = (
-        choose_bandwidth(linear_pilot(rng, np.eye(3), np.eye(3), 0.3, n), np.zeros(3), 400, 1.5) for n in (100, 2000)
-    )
+def test_more_simulations_than_replicates_are_extrapolated_and_noise_alone_has_hardly_a_regression(rng):
+    pilots = [linear_pilot(rng, np.eye(3), np.eye(3), 0.3, n) for n in (100, 2000)]
+    few, many = (choose_bandwidth(pilot, np.zeros(3), 400, 1.5) for pilot in pilots)
     assert few.relative == many.relative == 0.3
-
-
-def test_noise_alone_has_hardly_a_regression(rng):
-    """Least squares with thirty inputs would explain six tenths of the fifty outputs."""
+    # Least squares with thirty inputs would explain six tenths of the fifty outputs.
     inputs, outputs = rng.standard_normal((50, 30)), rng.standard_normal((50, 5))
     assert (_ridge_fit(inputs, outputs, np.full(50, 0.02)) ** 2).mean() < 0.1
 
@@ -136,3 +129,5 @@ def test_failures_constants_and_many_summaries_are_borne(rng):
     assert found.relative < 0.5
     with pytest.raises(ValueError, match="only 0 of 200 pilot simulations succeeded"):
         explore(rng.standard_normal((1000, 1)), lambda z: np.full((len(z), 1), np.nan), np.zeros(1), 1000, 100, rng)
+    with pytest.raises(ValueError, match="observed must be a vector of numbers"):
+        explore(rng.standard_normal((1000, 1)), simulate, np.full(40, 1e200), 1000, 100, rng)

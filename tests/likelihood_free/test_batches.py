@@ -4,9 +4,11 @@ import signal
 import time
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
-from pymc_kernel.likelihood_free import Workers, WorkersLost
+from pymc_kernel.likelihood_free import ArraySpec, TimedOut, Workers, WorkersLost, open_store, time_limit
+from pymc_kernel.likelihood_free.interrupts import interrupts_wait
 
 
 def run_batches(task, indices, arguments, executor, **settings):
@@ -59,16 +61,11 @@ def test_failing_batches_are_tried_again():
     assert sorted(tried) == sorted([*range(5)] * 2)
 
 
-def test_a_worker_that_dies_is_replaced_and_its_batch_done(tmp_path):
-    flag = str(tmp_path / "flag")
-    found = list(run_batches(dies_at, range(12), lambda i: (i, 5, flag), 2, retries=1))
-    assert sorted(b.index for b in found) == list(range(12))
-    assert all(b.error is None for b in found)
-
-
-def test_a_batch_that_always_kills_is_found_and_the_others_are_done():
-    found = {b.index: b for b in run_batches(dies_at, range(12), lambda i: (i, 5, None), 2, retries=1)}
-    assert [i for i, b in found.items() if b.error is not None] == [5]
+@pytest.mark.parametrize("is_once", [True, False])
+def test_a_worker_that_dies_is_replaced_and_a_batch_that_always_kills_is_found(is_once, tmp_path):
+    flag = str(tmp_path / "flag") if is_once else None
+    found = {b.index: b for b in run_batches(dies_at, range(12), lambda i: (i, 5, flag), 2, retries=1)}
+    assert [i for i, b in found.items() if b.error is not None] == ([] if is_once else [5])
     assert sorted(found) == list(range(12))
 
 
@@ -82,15 +79,14 @@ def test_a_broken_executor_of_the_user_is_said():
 @pytest.mark.parametrize("window", [1, 3])
 def test_no_more_is_in_flight_than_was_said(window):
     asked = []
-    batches = run_batches(
-        square, range(20), lambda i: asked.append(i) or (i,), ThreadPoolExecutor(4), max_in_flight=window
-    )
+    given = range(20), lambda i: asked.append(i) or (i,), ThreadPoolExecutor(4)
+    batches = run_batches(square, *given, max_in_flight=window)
     for count, _ in enumerate(batches, start=1):
         assert len(asked) <= count - 1 + 2 * window  # some that have finished are still to be yielded
     assert len(asked) == 20
 
 
-def test_closing_ends_workers_of_its_own():
+def test_closing_ends_workers_of_its_own_and_no_process_of_others():
     before = set(multiprocessing.active_children())
     batches = run_batches(time.sleep, range(2), lambda i: (0.0 if i == 0 else 60.0,), 2)
     next(batches)
@@ -100,9 +96,6 @@ def test_closing_ends_workers_of_its_own():
     while set(multiprocessing.active_children()) > before:
         assert time.perf_counter() - start < 10.0
         time.sleep(0.01)
-
-
-def test_closing_ends_no_process_of_others():
     batches = run_batches(square, range(3), one, 2)
     next(batches)
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60.0,))
@@ -131,3 +124,204 @@ def test_workers_serve_many_runs_and_are_replaced_between_them():
 def process_number(index):
     time.sleep(0.02)
     return os.getpid()
+
+
+def in_a_thread(function):
+    with ThreadPoolExecutor(1) as executor:
+        return executor.submit(function).result()
+
+
+def interrupt(index=None):
+    os.kill(os.getpid(), signal.SIGINT)
+    for _ in range(100):
+        pass
+    return index
+
+
+def test_an_interrupt_waits_for_the_users_code():
+    steps = []
+
+    @interrupts_wait
+    def work(is_interrupted):
+        if is_interrupted:
+            interrupt()
+        steps.append("kept")
+        with interrupts_wait.not_here():
+            steps.append("called")
+
+    with pytest.raises(KeyboardInterrupt):
+        work(True)
+    assert steps == ["kept"]
+    work(False)  # nothing is left of it
+    assert steps == ["kept", "kept", "called"]
+
+
+def test_it_strikes_at_once_in_the_users_code_and_a_second_one_anywhere():
+    with interrupts_wait, interrupts_wait:
+        with pytest.raises(KeyboardInterrupt), interrupts_wait.not_here():
+            interrupt()
+        with interrupts_wait.not_here():
+            pass  # what was raised is not raised again
+        with pytest.raises(KeyboardInterrupt):
+            interrupt()
+
+
+def test_what_the_caller_does_with_interrupts_comes_back():
+    rung = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: rung.append(number))
+    try:
+        with interrupts_wait:
+            interrupt()
+            assert rung == []
+            with interrupts_wait.not_here():
+                assert rung == [signal.SIGINT]
+        interrupt()
+        assert rung == [signal.SIGINT] * 2
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def test_other_threads_change_nothing():
+    def run():
+        with interrupts_wait, interrupts_wait.not_here():
+            return signal.getsignal(signal.SIGINT)
+
+    assert in_a_thread(run) == signal.getsignal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("executor", [None, 2])
+def test_batches_that_are_done_are_kept_while_an_interrupt_waits(executor):
+    kept = []
+
+    @interrupts_wait
+    def collect():
+        with Workers(executor) as workers:
+            for batch in workers.run(abs, range(20), lambda i: (i,)):
+                if len(kept) == 3:
+                    interrupt()
+                kept.append(batch.result)
+
+    with pytest.raises(KeyboardInterrupt):
+        collect()
+    assert len(kept) >= 4
+
+
+def work_for(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
+
+
+def limited(seconds, limit):
+    start = time.perf_counter()
+    try:
+        with time_limit(limit):
+            work_for(seconds)
+    except TimedOut:
+        return "timed out", time.perf_counter() - start
+    return "finished", time.perf_counter() - start
+
+
+@pytest.mark.parametrize("place", [lambda f: f(), in_a_thread], ids=["main thread", "another thread"])
+def test_long_work_is_stopped_and_short_work_is_not(place):
+    status, seconds = place(lambda: limited(5.0, 0.05))
+    assert status == "timed out"
+    assert seconds < 2.0
+    assert place(lambda: limited(0.01, 5.0))[0] == "finished"
+    assert place(lambda: limited(0.01, None))[0] == "finished"
+
+
+def careful_work():
+    try:
+        work_for(5.0)
+    except Exception:
+        pytest.fail("caught by a handler that is not ours")
+
+
+def work_within_a_limit():
+    with time_limit(5.0):
+        work_for(3.0)
+
+
+@pytest.mark.parametrize("work", [lambda: time.sleep(5.0), careful_work, work_within_a_limit])
+def test_a_sleep_handlers_of_the_simulator_and_limits_within_let_it_pass(work):
+    start = time.perf_counter()
+    with pytest.raises(TimedOut), time_limit(0.05):
+        work()
+    assert time.perf_counter() - start < 2.0
+    with time_limit(5.0):
+        assert limited(3.0, 0.05)[0] == "timed out"
+
+
+def test_nothing_strikes_after_the_block():
+    def many():
+        for _ in range(100):
+            try:
+                with time_limit(0.001):
+                    work_for(0.001)
+            except TimedOut:
+                pass
+        work_for(0.05)
+        return "calm"
+
+    assert many() == "calm"
+    assert in_a_thread(many) == "calm"
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no timers on this platform")
+@pytest.mark.parametrize("seconds", [0.05, 0.3], ids=["after the block", "within the block"])
+def test_an_alarm_of_the_caller_rings_in_time(seconds):
+    """Every 0.12 seconds, whether the limit strikes before or not."""
+    rung = []
+    before = signal.signal(signal.SIGALRM, lambda number, frame: rung.append(time.perf_counter() - start))
+    start = time.perf_counter()
+    signal.setitimer(signal.ITIMER_REAL, 0.12, 0.12)
+    try:
+        for _ in range(2):
+            with pytest.raises(TimedOut), time_limit(seconds):
+                work_for(5.0)
+        work_for(0.5)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0.0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(rung) >= 3
+    assert min(rung) >= 0.12
+
+
+SPECS = {
+    "prior/a": ArraySpec((), "float64", (), np.nan),
+    "prior_predictive/y": ArraySpec((3,), "float64", ("t",), np.nan),
+}
+COORDS = {"t": list("abc")}
+
+
+def opened(path, draws=10, batch_size=4, **identity):
+    return open_store(path, SPECS, COORDS, draws, batch_size, {"seed": "1", "model": "m"} | identity, {"seed": "7"})
+
+
+def batch(store, index):
+    rows = np.arange(store.rows(index).start, store.rows(index).stop, dtype=float)
+    return {"prior/a": rows, "prior_predictive/y": rows[:, None] + np.arange(3)}
+
+
+def test_a_store_remembers_what_is_done_and_leaves_other_things_alone(tmp_path):
+    store, _ = opened(tmp_path / "s")
+    store.write(1, batch(store, 1))
+    store.write(2, batch(store, 2), is_complete=False)
+    again, identity = opened(tmp_path / "s", batch_size=None, seed=None)
+    assert again.left().tolist() == [0, 2]
+    assert again.batch_size == 4
+    assert identity["seed"] == "1"
+    with pytest.raises(ValueError, match="holds 10 draws"):
+        opened(tmp_path / "s", draws=9)
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(ValueError, match="no finished store"):
+        opened(tmp_path)
+    with pytest.raises(ValueError, match=r"must be a directory.*is a file"):
+        opened(tmp_path / "notes.txt")
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("draws", "size"), [(1, 1), (150, 1), (1000, 10), (200_000, 1000)])
+def test_default_batch_size(draws, size):
+    assert opened(None, draws, None)[0].batch_size == size

@@ -4,6 +4,8 @@ import functools
 
 import numpy as np
 import pytest
+from scipy import stats
+from scipy.special import expit, log_expit
 from scipy.stats import kstest, norm, poisson
 from threadpoolctl import threadpool_info, threadpool_limits
 
@@ -148,13 +150,17 @@ def test_replicates_are_averaged_as_they_are_one_by_one(noise, family):
     np.testing.assert_allclose(found.joint_slopes.ravel(), numeric, rtol=1e-5, atol=1e-5)
 
 
-def test_ten_dimensions_linear():
-    rng, theta = fresh(1, 500, 10)
-    fit = ALONE.fit(theta, theta + 0.3 * rng.standard_normal(theta.shape), rng)
-    rng, theta = fresh(2, 2000, 10)
+@pytest.mark.parametrize(("n", "d", "share", "bound"), [(500, 10, 0.0, 0.12), (800, 2, 0.01, 0.06)])
+def test_many_dimensions_and_gross_outliers(n, d, share, bound):
+    """Least squares with all coefficients free would be 10 * 12 / (2 * 500) = .12 off."""
+    rng, theta = fresh(1, n, d)
     x = theta + 0.3 * rng.standard_normal(theta.shape)
-    # Least squares with all coefficients free would be 10 * 12 / (2 * 500) = .12 off.
-    assert abs(gap(fit, theta, x, norm.logpdf(x, theta, 0.3).sum(axis=1))) < 0.12
+    bad = rng.random(n) < share
+    x[bad] += 300.0 * rng.standard_normal((bad.sum(), d))
+    fit = ALONE.fit(theta, x, rng)
+    rng, theta = fresh(2, 2000, d)
+    x = theta + 0.3 * rng.standard_normal(theta.shape)
+    assert abs(gap(fit, theta, x, norm.logpdf(x, theta, 0.3).sum(axis=1))) < bound
 
 
 @pytest.mark.parametrize("simulate", [linear, spreading, turning, counting, two_scales])
@@ -167,16 +173,13 @@ def test_gradient_is_the_derivative(simulate):
     assert_derivative(gradient, lambda places: fit.log_density(places, x), theta, rtol=1e-4, atol=1e-5)
 
 
-def test_one_observation_for_all_and_one_for_each():
+def test_one_observation_for_all_and_one_for_each_in_any_units():
     fit = fitted(linear)
     rng, theta = fresh(3, 6, 2)
     x = linear(rng, theta)[0]
     each = [fit.log_density(theta[i : i + 1], x[i])[0] for i in range(6)]
     np.testing.assert_allclose(fit.log_density(theta, x), each, rtol=1e-10)
     np.testing.assert_allclose(fit.log_density(theta, np.tile(x[0], (6, 1))), fit.log_density(theta, x[0]), rtol=1e-10)
-
-
-def test_units_change_nothing_but_the_density_of_units():
     rng, theta = fresh(1, 300, 2)
     x = spreading(rng, theta)[0]
     given = (theta, 1.0), (theta, 1e6), (theta, 1e-6), (1e3 * theta - 5.0, 1.0)
@@ -185,18 +188,7 @@ def test_units_change_nothing_but_the_density_of_units():
     np.testing.assert_allclose(others, np.tile(plain, (3, 1)), atol=1e-3)
 
 
-def test_gross_outliers_have_a_share_of_their_own():
-    rng, theta = fresh(1, 800, 2)
-    x = theta + 0.3 * rng.standard_normal(theta.shape)
-    bad = rng.random(800) < 0.01
-    x[bad] += 300.0 * rng.standard_normal((bad.sum(), 2))
-    fit = ALONE.fit(theta, x, rng)
-    rng, theta = fresh(2, 1000, 2)
-    x = theta + 0.3 * rng.standard_normal(theta.shape)
-    assert abs(gap(fit, theta, x, norm.logpdf(x, theta, 0.3).sum(axis=1))) < 0.06
-
-
-def test_failed_simulations_constants_and_what_cannot_be():
+def test_failed_simulations_constants_what_cannot_be_and_what_is_far_from_all_simulations():
     rng, theta = fresh(1, 400, 2)
     x = np.hstack([theta + 0.3 * rng.standard_normal(theta.shape), np.full((400, 1), 7.0)])
     x[:30, 1] = np.nan
@@ -208,6 +200,13 @@ def test_failed_simulations_constants_and_what_cannot_be():
     assert (value == -np.inf).all()
     assert (gradient == 0.0).all()
     assert (fit.sample(theta[:5], rng)[:, 2] == 7.0).all()
+    rng = np.random.default_rng(2)
+    parameters = rng.normal(size=(200, 2))
+    fit = ALONE.fit(parameters, parameters**2 + 0.1 * rng.normal(size=(200, 2)), rng)
+    far = np.array([[1e4, 0.0], [1e60, -1e60], [1e160, 1e200], [-1e307, 1e307]])
+    density, slope = fit.log_density_and_gradient(far, np.array([0.3, 0.1]))
+    assert (density < -100.0).all()
+    assert np.isfinite(slope).all()
 
 
 def test_weights_say_which_simulations_count():
@@ -219,32 +218,11 @@ def test_weights_say_which_simulations_count():
     assert abs(np.median(draws)) < 0.1
 
 
-def test_held_out_simulations_are_covered():
+def test_held_out_simulations_are_covered_and_an_observation_has_a_place():
     fit = fitted(spreading)
     assert fit.held_out.shape == (200,)
     assert kstest(fit.held_out, "uniform").pvalue > 1e-3
     assert abs((fit.held_out >= 0.05).mean() - 0.95) < 0.06
-
-
-def test_folds_have_one_blas_thread(monkeypatch):
-    """Rounding depends on the number of threads, and a generator runs after its decorator has left."""
-    threads = []
-
-    def watched(*args, learn=learned.learn_by_plan):
-        threads.append({b["num_threads"] for b in threadpool_info() if b["user_api"] == "blas"})
-        return learn(*args)
-
-    rng, theta = fresh(1, 100, 2)
-    x = linear(rng, theta)[0]
-    fit = LearnedLikelihood().fit(theta, x, rng)
-    monkeypatch.setattr(learned, "learn_by_plan", watched)
-    with threadpool_limits(2, user_api="blas"):
-        rows = np.concatenate([rows for rows, _ in LearnedLikelihood().fit_folds(fit, theta, x, rng)])
-    assert threads == 5 * [{1}]
-    assert sorted(rows) == list(range(100))
-
-
-def test_the_place_of_an_observation():
     fit = fitted(linear)
     rng = np.random.default_rng(4)
     here = np.zeros((50, 2))
@@ -254,25 +232,121 @@ def test_the_place_of_an_observation():
     assert fit.place_of(np.array([105.0, 0.0]), here, rng) < 0.01
 
 
+def test_folds_leave_out_each_simulation_once_and_have_one_blas_thread(monkeypatch):
+    """Rounding depends on the number of threads, and a generator runs after its decorator has left."""
+    threads = []
+
+    def watched(*args, learn=learned.learn_by_plan):
+        threads.append({b["num_threads"] for b in threadpool_info() if b["user_api"] == "blas"})
+        return learn(*args)
+
+    rng, theta = fresh(1, 200, 2)
+    x = theta + 0.1 * rng.standard_normal((200, 2))
+    fit = LearnedLikelihood(num_replicates=2).fit(theta, x, rng)
+    monkeypatch.setattr(learned, "learn_by_plan", watched)
+    with threadpool_limits(2, user_api="blas"):
+        folds = list(LearnedLikelihood().fit_folds(fit, theta, x, np.random.default_rng(1), 4))
+    assert threads == 4 * [{1}]
+    assert sorted(np.concatenate([rows for rows, _ in folds])) == list(range(200))
+    changed = x.copy()
+    changed[folds[0][0]] += 3.0  # what is left out does not matter
+    again = next(LearnedLikelihood().fit_folds(fit, theta, changed, np.random.default_rng(1), 4))
+    np.testing.assert_array_equal(*(fold[1].log_density(theta[:5], x[:5]) for fold in (folds[0], again)))
+
+
 def test_mistakes_are_named():
     rng, theta = fresh(1, 100, 2)
     x = linear(rng, theta)[0]
     fit = ALONE.fit(theta, x, rng)
-    with pytest.raises(ValueError, match=r"3 dimensions .* 2"):
-        fit.log_density(np.zeros((3, 3)), x[0])
-    with pytest.raises(ValueError, match="observed must have shape"):
-        fit.log_density(theta, np.zeros(3))
-    with pytest.raises(ValueError, match="summaries must have"):
-        ALONE.fit(theta, x[:50], rng)
-    with pytest.raises(ValueError, match="made at 5 different parameters"):
-        ALONE.fit(np.repeat(theta[:5], 20, axis=0), x, rng)
+    for message, call in (
+        (r"3 dimensions .* 2", lambda: fit.log_density(np.zeros((3, 3)), x[0])),
+        ("observed must have shape", lambda: fit.log_density(theta, np.zeros(3))),
+        ("summaries must have", lambda: ALONE.fit(theta, x[:50], rng)),
+        ("made at 5 different parameters", lambda: ALONE.fit(np.repeat(theta[:5], 20, axis=0), x, rng)),
+    ):
+        with pytest.raises(ValueError, match=message):
+            call()
 
 
-def test_far_from_all_simulations_there_is_no_nan():
-    rng = np.random.default_rng(2)
-    parameters = rng.normal(size=(200, 2))
-    learned = ALONE.fit(parameters, parameters**2 + 0.1 * rng.normal(size=(200, 2)), rng)
-    far = np.array([[1e4, 0.0], [1e60, -1e60], [1e160, 1e200], [-1e307, 1e307]])
-    density, slope = learned.log_density_and_gradient(far, np.array([0.3, 0.1]))
-    assert (density < -100.0).all()
-    assert np.isfinite(slope).all()
+SETTINGS = LearnedLikelihood()
+
+
+def test_a_logistic_curve_is_learned_on_an_odd_scale_and_nothing_of_what_is_certain(rng):
+    parameters = rng.normal(3e4, 1e4, (2000, 1))
+    happened = rng.random(2000) < expit(2.0 * (parameters[:, 0] / 1e4 - 3.0))
+    chance = SETTINGS.fit_chance(parameters, happened, rng)
+    z = np.linspace(-1.5, 1.5, 9)
+    found = chance.log_probability(3e4 + 1e4 * z[:, None])
+    np.testing.assert_allclose(found, log_expit(2.0 * z), atol=0.25)
+    spread = np.std([chance.replicate(i).log_probability(3e4 + 1e4 * z[:, None]) for i in range(8)], axis=0)
+    assert 0.01 < spread[4] < 0.1  # the standard error of the log probability in the middle is .03 to .05
+    assert SETTINGS.fit_chance(np.ones((30, 1)), np.ones(30), rng) is None
+    assert SETTINGS.fit_chance(np.ones((30, 1)), np.zeros(30), rng) is None
+
+
+def test_a_bump_in_two_dimensions_is_learned_and_that_nothing_happens_is_exponentially_unlikely(rng):
+    parameters = rng.standard_normal((1500, 2))
+
+    def exact(places):
+        return 2.0 - 3.0 * (places[:, 0] - places[:, 1] - 0.5) ** 2
+
+    happened = rng.random(1500) < expit(exact(parameters))
+    chance = SETTINGS.fit_chance(parameters, happened, rng)
+    places = np.array([[0.5, 0.0], [0.0, -0.5], [1.0, 0.0], [0.0, 0.2], [-0.5, -0.5]])
+    np.testing.assert_allclose(np.exp(chance.log_probability(places)), expit(exact(places)), atol=0.1)
+    # No event of a Poisson process, by the logarithm of its rate; a logit would fall to -5, not to -20.
+    rates = np.concatenate([rng.gamma(1.0, 1.0, 200), rng.gamma(1.0, 0.1, 800)])
+    chance = SETTINGS.fit_chance(np.log(rates)[:, None], rng.random(1000) < np.exp(-10.0 * rates), rng)
+    found = np.array([0.003, 0.03, 0.1, 0.3, 1.0, 2.0])
+    np.testing.assert_allclose(chance.log_probability(np.log(found)[:, None]), -10.0 * found, rtol=0.3)
+
+
+def test_gradient_by_finite_differences(rng):
+    parameters = rng.normal([1.0, -2e3], [0.5, 1e3], (400, 2))
+    z = (parameters - [1.0, -2e3]) / [0.5, 1e3]
+    chance = SETTINGS.fit_chance(parameters, rng.random(400) < expit(z[:, 0] - z[:, 1] ** 2), rng)
+    places = parameters[:20]
+    [value], [gradient] = chance.evaluate(places, True, 1)
+    np.testing.assert_allclose(value, chance.log_probability(places))
+    unit = np.array([0.5, 1e3])
+    assert_derivative(gradient * unit, lambda u: chance.log_probability(u * unit), places / unit, rtol=1e-4, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def failing():
+    """Simulations of a normal mean that fail more often the larger it is."""
+    rng = np.random.default_rng(3)
+    parameters = rng.standard_normal((1200, 1))
+    summaries = parameters + 0.5 * rng.standard_normal((1200, 1))
+    summaries[rng.random(1200) > expit(-3.0 * parameters[:, 0])] = np.nan
+    return LearnedLikelihood().fit(parameters, summaries, rng)
+
+
+def test_the_density_of_simulators_that_fail_has_the_chance_of_success(failing):
+    places = np.array([[-1.0], [0.0], [0.5], [1.0]])
+    exact = stats.norm(places[:, 0], 0.5).logpdf(0.3) + log_expit(-3.0 * places[:, 0])
+    np.testing.assert_allclose(failing.log_density(places, [0.3]), exact, atol=0.5)
+    value, gradient = failing.log_density_and_gradient(places, [0.3])
+    np.testing.assert_allclose(value, failing.log_density(places, [0.3]))
+    assert_derivative(gradient, lambda p: failing.log_density(p, [0.3]), places, rtol=1e-4, atol=1e-5)
+    assert failing.replicate(0).success is not failing.success
+    places, rows = np.array([[-1.0], [0.0], [0.5]]), np.array([[0.1], [-2.0]])
+    found = failing.log_densities(places, rows)
+    for k, row in enumerate(rows):
+        np.testing.assert_allclose(found[k], failing.log_density(places, row))
+
+
+@pytest.mark.parametrize("share", [1.0, 0.4])
+def test_a_rough_probability_stays_where_cases_do_not_tell_and_is_corrected_where_they_do(rng, share):
+    """Nineteen of twenty; the rough one is right, or .4 times that. Below .5 no case of 1,000 happened."""
+
+    def exact(z):
+        return stats.binom.logpmf(19, 20, expit(1.5 * z))
+
+    z = rng.normal(1.2, 0.9, 1000)
+    happened = rng.random(1000) < np.exp(exact(z))
+    chance = SETTINGS.fit_chance(z[:, None], happened, rng, rough=exact(z) + np.log(share))
+    places = np.array([1.0, 1.5, 2.0, 2.5])
+    found = chance.log_probability(places[:, None], exact(places) + np.log(share))
+    np.testing.assert_allclose(found, exact(places), atol=0.3)
+    assert chance.log_probability(np.array([[-1.0]]), exact(np.array([-1.0])))[0] < -25.0  # -29.5; a plain logit: -6

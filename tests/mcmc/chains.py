@@ -54,11 +54,16 @@ def run(module, rng, log_density, start, config=None, tune=800, draws=2000, stat
 
 
 def moved(rng, target, begin, step, num_points, num_steps):
-    """Draw exactly from the target, move each by a frozen transition from the state ``begin(x, log density)``."""
-    points = target.sample(rng, num_points)
+    """Draw exactly from the target, move each by a frozen transition from the state ``begin(x, log density)``.
+
+    Returned are the points, and where each move began with what the transition says of it.
+    """
+    points, moves = target.sample(rng, num_points), []
     for i, x in enumerate(points):
         state = begin(x, target.log_density(x))
         for _ in range(num_steps):
-            state, _ = step(rng, state, target.log_density)
+            before = state.position
+            state, info = step(rng, state, target.log_density)
+            moves.append((before, info))
         points[i] = state.position
-    return points
+    return points, moves

@@ -1,6 +1,7 @@
 """What chains say of themselves: mass that a surrogate misses, modes that no draw is near, ends that are none."""
 
 import math
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import numpy as np
@@ -22,32 +23,22 @@ def tail_of(log_weights):
     return chain_checks._tail(np.exp(np.sort(log_weights) - log_weights.max()))
 
 
-def test_the_shape_is_arviz_s(rng):
+def test_the_shape_is_arviz_s_and_weights_that_are_no_trouble(rng):
     for log_weights in (rng.standard_normal(1000), 1.2 * rng.exponential(size=1000), 3.0 * rng.standard_normal(300)):
         other = float(array_stats.psislw(log_weights.max() - log_weights)[1])
         assert tail_of(log_weights)[2] == pytest.approx(other, abs=0.05)
-
-
-def test_weights_without_a_tail():
+    # Without a tail, not a number, or heavy but within a factor of two of each other.
     assert tail_of(np.zeros(500)) is None
-    assert not is_missing_mass(coverage_of(np.zeros(500)))
-    assert not is_missing_mass(coverage_of(np.array([0.0, 10.0])))
-    assert not is_missing_mass(coverage_of(np.full(500, np.nan)))
+    heavy = np.log1p(1e-3 * stats.genpareto(1.2).rvs(1000, random_state=rng)).clip(max=0.6)
+    heavy[0] = -20.0  # nor is a place where the surrogate is far too high
+    for log_weights in (np.zeros(500), np.array([0.0, 10.0]), np.full(500, np.nan), heavy):
+        assert not is_missing_mass(coverage_of(log_weights))
 
 
-def test_heavy_weights_within_a_factor_of_two_of_each_other_are_no_trouble(rng):
-    log_weights = np.log1p(1e-3 * stats.genpareto(1.2).rvs(1000, random_state=rng)).clip(max=0.6)
-    log_weights[0] = -20.0  # nor is a place where the surrogate is far too high
-    assert not is_missing_mass(coverage_of(log_weights))
-
-
-def test_draws_where_a_surrogate_has_no_density_are_missing_mass(rng):
+def test_missing_mass_is_seen_where_a_surrogate_has_no_density_and_behind_one_long_stay(rng):
     some = np.concatenate([rng.standard_normal(1800), np.full(200, np.inf)])
     assert coverage_of(some).missing >= 0.1
     assert is_missing_mass(coverage_of(some))
-
-
-def test_one_long_stay_does_not_hide_the_tail(rng):
     log_weights = np.log(stats.genpareto(1.2).rvs(1000, random_state=rng))
     held = np.concatenate([log_weights, np.full(400, log_weights.max())])
     assert tail_of(held) is None
@@ -90,13 +81,7 @@ def test_the_missing_mass_of_a_pareto_tail(power, rng):
     log_weights = stats.expon(scale=1.0 / power).rvs(n, random_state=rng)
     level = (2.0 ** (1.0 / power)) ** (1.0 / (1.0 + power)) * n ** (1.0 / (1.0 + power))
     assert coverage_of(log_weights).missing == pytest.approx(level**-power, rel=0.3)
-
-
-def test_excess_is_that_of_the_largest_log_weight_over_the_median():
-    assert coverage_of(np.linspace(0.0, 4.0, 201)).excess == pytest.approx(2.0)
-
-
-# -- places that no draw is near --------------------------------------------------------------------------
+    assert coverage_of(np.linspace(0.0, 4.0, 201)).excess == pytest.approx(2.0)  # the largest over the median
 
 
 def two_modes(x):
@@ -104,23 +89,32 @@ def two_modes(x):
     return float(np.logaddexp(np.log(0.2) - 12.5 * (x[0] + 3.0) ** 2, np.log(0.8) - 12.5 * (x[0] - 3.0) ** 2))
 
 
+def values_at(positions, log_density):
+    return np.array([log_density(x) for x in positions])
+
+
 def evaluated(positions, log_density):
-    return KnownPlaces(positions, np.array([log_density(p) for p in positions]))
+    positions = np.asarray(positions, dtype=float)
+    return KnownPlaces(positions, values_at(positions, log_density))
 
 
-def test_a_mode_that_no_draw_is_near_is_found(rng):
-    places = evaluated(np.array([[2.9], [0.0], [-3.1]]), two_modes)
-    draws = 3.0 + 0.2 * rng.standard_normal((200, 1))
-    levels = np.array([two_modes(x) for x in draws])
-    assert missed(places, draws, levels, two_modes) == pytest.approx(-3.1)
+def missed_of(positions, draws, log_density, *noise):
+    """Return the one of these positions that no draw is near, if there is one."""
+    levels = values_at(draws, log_density)
+    return missed(evaluated(positions, log_density), draws, levels, log_density, *noise)
+
+
+def of_one_mode(rng):
+    return 3.0 + 0.2 * rng.standard_normal((200, 1))
+
+
+def test_a_mode_that_no_draw_is_near_is_found_and_a_place_that_is_not_likely_is_none(rng):
+    draws = of_one_mode(rng)
+    assert missed_of([[2.9], [0.0], [-3.1]], draws, two_modes) == pytest.approx(-3.1)
+    assert missed_of([[0.0], [-1.0], [8.0]], draws, two_modes) is None
+    levels = values_at(draws, two_modes)
     draws[:4] = -3.0
-    assert missed(places, draws, levels, two_modes) is None
-
-
-def test_a_place_that_is_not_likely_is_no_mode(rng):
-    places = evaluated(np.array([[0.0], [-1.0], [8.0]]), two_modes)
-    draws = 3.0 + 0.2 * rng.standard_normal((200, 1))
-    assert missed(places, draws, np.array([two_modes(x) for x in draws]), two_modes) is None
+    assert missed(evaluated([[2.9], [0.0], [-3.1]], two_modes), draws, levels, two_modes) is None
 
 
 def test_the_other_sign_of_a_product_is_found_however_wide_the_draws_are(rng):
@@ -131,10 +125,9 @@ def test_the_other_sign_of_a_product_is_found_however_wide_the_draws_are(rng):
 
     a = np.exp(0.6 * rng.standard_normal(300))
     draws = np.column_stack([a, (1.0 + 0.05 * rng.standard_normal(300)) / a])
-    levels = np.array([log_density(x) for x in draws])
-    places = evaluated(np.array([[1.0, 1.0], [-1.0, -1.0], [-0.5, -2.0]]), log_density)
-    assert missed(places, draws, levels, log_density) == pytest.approx([-1.0, -1.0])
-    assert missed(places, np.concatenate([draws, -draws]), np.tile(levels, 2), log_density) is None
+    places = [[1.0, 1.0], [-1.0, -1.0], [-0.5, -2.0]]
+    assert missed_of(places, draws, log_density) == pytest.approx([-1.0, -1.0])
+    assert missed_of(places, np.concatenate([draws, -draws]), log_density) is None
 
 
 @pytest.mark.parametrize("width", [0.1, 1.0])
@@ -148,11 +141,8 @@ def test_thin_shells_raise_no_alarm(rng, width):
         x = rng.standard_normal((n, 5))
         return x / np.linalg.norm(x, axis=1)[:, None] * (10.0 + width * rng.standard_normal((n, 1)))
 
-    alarms = 0
-    for _ in range(20):
-        places, draws = evaluated(draws_of_shell(21), log_density), draws_of_shell(200)
-        alarms += missed(places, draws, np.array([log_density(x) for x in draws]), log_density) is not None
-    assert alarms <= 2
+    found = [missed_of(draws_of_shell(21), draws_of_shell(200), log_density) for _ in range(20)]
+    assert sum(place is not None for place in found) <= 2
 
 
 def test_noise_makes_no_valleys_and_hides_none(rng):
@@ -164,26 +154,19 @@ def test_noise_makes_no_valleys_and_hides_none(rng):
     estimate, alarms = with_noise(lambda x: -0.5 * float(x @ x), 1.0), 0
     for _ in range(50):
         draws = rng.standard_normal((200, 2))
-        levels = np.array([estimate(x) for x in draws]) + 1.0
+        levels = values_at(draws, estimate) + 1.0
         places = evaluated(rng.standard_normal((50, 2)), estimate)
         alarms += missed(places, draws, levels, estimate, 1.0) is not None
     assert alarms <= 2
 
     estimate = with_noise(two_modes, 0.5)
-    places = evaluated(np.array([[-3.0]]), estimate)
-    draws = 3.0 + 0.2 * rng.standard_normal((200, 1))
-    levels = np.array([estimate(x) for x in draws])
+    places, draws = evaluated([[-3.0]], estimate), of_one_mode(rng)
+    levels = values_at(draws, estimate)
     assert missed(places, draws, levels, estimate, 0.5) == pytest.approx(-3.0)
     assert missed(places, draws, levels, estimate) is None  # by the same noise draws seem to be cut off
     never = Mock()
     assert missed(places, draws, levels, never, math.nan) is None
     assert not never.called
-
-
-def test_too_few_draws_or_a_chain_that_stands_tell_nothing():
-    places = evaluated(np.array([[-3.0]]), two_modes)
-    assert missed(places, np.full((99, 1), 3.0) + 0.01 * np.arange(99)[:, None], np.full(99, -0.2), two_modes) is None
-    assert missed(places, np.full((200, 1), 3.0), np.full(200, -0.2), two_modes) is None
 
 
 @pytest.mark.parametrize("num_dims", [1, 3, 10, 40])
@@ -196,16 +179,13 @@ def test_independent_points_of_the_target_raise_no_alarm(rng, num_dims):
     def log_density(x):
         return -0.5 * float(x @ precision @ x)
 
-    alarms = 0
     for _ in range(50):
-        places = evaluated(rng.standard_normal((50, num_dims)) @ factor.T, log_density)
-        draws = rng.standard_normal((100, num_dims)) @ factor.T
-        alarms += missed(places, draws, np.array([log_density(x) for x in draws]), log_density) is not None
-    assert alarms == 0
+        places, draws = (rng.standard_normal((n, num_dims)) @ factor.T for n in (50, 100))
+        assert missed_of(places, draws, log_density) is None
 
 
 def test_the_other_hill_is_climbed_and_only_that(rng):
-    places = evaluated(np.array([[2.8], [-1.9], [3.3], [-1.5], [0.4]]), two_modes)
+    places = evaluated([[2.8], [-1.9], [3.3], [-1.5], [0.4]], two_modes)
     counted = Mock(side_effect=two_modes)
     tops = other_hills(places, counted, np.array([2.0]), 100, rng)
     assert tops.positions[:, 0] == pytest.approx([-3.0], abs=0.2)
@@ -226,32 +206,27 @@ def test_climbs_are_in_units_of_the_target_and_end_with_the_budget(rng):
     assert tops.log_densities.min() > -0.1 > places.log_densities.max()
 
 
-def test_one_hill_costs_an_evaluation_a_place(rng):
+def test_one_hill_costs_an_evaluation_a_place_and_places_without_density_are_left_out(rng):
     counted = Mock(side_effect=lambda x: -0.5 * float(x @ x))
     places = evaluated(rng.standard_normal((20, 5)), counted)
     counted.reset_mock()
     assert len(other_hills(places, counted, np.ones(5), 1000, rng).positions) == 0
     assert counted.call_count == 19
-
-
-def test_the_arms_of_a_banana_are_no_missed_modes(rng):
-    target = banana(0.5, 4.0, 2)
-    places = evaluated(np.array([[0.0, -2.0], [3.0, 2.0], [-3.0, 2.0]]), target.log_density)
-    tops = other_hills(places, target.log_density, np.array([2.0, 1.0]), 1000, rng)
-    draws = target.sample(rng, 500)
-    levels = np.array([target.log_density(x) for x in draws])
-    assert missed(places, draws, levels, target.log_density) is None
-    assert missed(tops, draws, levels, target.log_density) is None
-
-
-def test_places_without_density_are_left_out(rng):
     places = KnownPlaces(np.array([[0.0], [1.0], [2.0]]), np.array([np.nan, -np.inf, -1.0]))
     assert len(other_hills(places, lambda x: -1.0, np.ones(1), 100, rng).positions) == 0
     draws = 2.0 + 0.1 * rng.standard_normal((100, 1))
     assert missed(places, draws, np.full(100, -1.0), lambda x: -1.0) is None
 
 
-# -- ends of draws that are not ends of the density --------------------------------------------------------
+def test_the_arms_of_a_banana_are_no_missed_modes_and_too_few_draws_tell_nothing(rng):
+    target = banana(0.5, 4.0, 2)
+    places = evaluated([[0.0, -2.0], [3.0, 2.0], [-3.0, 2.0]], target.log_density)
+    tops = other_hills(places, target.log_density, np.array([2.0, 1.0]), 1000, rng)
+    draws = target.sample(rng, 500)
+    for some in (places, tops):
+        assert missed_of(some.positions, draws, target.log_density) is None
+    for draws in (np.linspace(3.0, 3.98, 99)[:, None], np.full((200, 1), 3.0)):
+        assert missed_of([[-3.0]], draws, two_modes) is None
 
 
 def curved(x):
@@ -276,37 +251,34 @@ def test_walls_across_a_ridge_are_found_and_its_own_ends_are_not(seed):
     part = along_the_ridge(rng, rng.uniform(-30.0, 30.0, 2000))
     found = {}
     for name, draws in (("whole", whole), ("part", part)):
-        found[name] = open_ends(rng, draws[None], np.array([[curved(x) for x in draws]]), curved)
+        found[name] = open_ends(rng, draws[None], values_at(draws, curved)[None], curved)
     assert found["whole"] == []
     assert {(end.coordinate, math.copysign(1.0, end.end)) for end in found["part"]} == {(0, 1.0), (0, -1.0)}
     assert all(abs(end.end) == pytest.approx(30.0, abs=0.2) for end in found["part"])
     assert all(end.missing > 0.02 for end in found["part"])
 
 
+FUNNEL = funnel(9, 3.0)  # its density rises towards the neck, where the marginal density falls
 TAILS = {
     "normal": stats.norm(),
     "Laplace": stats.laplace(),
     "Student t with two degrees": stats.t(2.0),
     "logarithm of an exponential": stats.gumbel_l(),
     "logit of a uniform": stats.logistic(),
+    "funnel": SimpleNamespace(
+        rvs=lambda shape, random_state: FUNNEL.sample(random_state, shape[0]),
+        logpdf=lambda x: np.apply_along_axis(FUNNEL.log_density, -1, x)[..., None],
+    ),
 }
 
 
 @pytest.mark.parametrize("name", TAILS)
 def test_right_draws_have_no_open_end(name, rng):
-    """Three coordinates, six ends, of four hundred and of four thousand draws."""
+    """Three coordinates, or nine, both ends, of four hundred and of four thousand draws."""
     for size in (400, 4000):
         draws = TAILS[name].rvs((size, 3), random_state=rng)
         log_densities = TAILS[name].logpdf(draws).sum(axis=1)
         assert open_ends(rng, draws[None], log_densities[None], lambda x: TAILS[name].logpdf(x).sum()) == []
-
-
-def test_a_funnel_has_no_open_end(rng):
-    """The density rises towards the neck, the marginal density falls."""
-    target = funnel(9, 3.0)
-    draws = target.sample(rng, 4000)
-    log_densities = np.array([target.log_density(x) for x in draws])
-    assert open_ends(rng, draws[None], log_densities[None], target.log_density) == []
 
 
 def test_a_tail_of_few_visits_is_no_wall():
@@ -319,13 +291,10 @@ def test_a_tail_of_few_visits_is_no_wall():
     assert found <= 1
 
 
-def test_too_few_draws_and_chains_that_stand_are_not_judged(rng):
+def test_too_few_draws_and_chains_that_stand_are_not_judged_and_raise_nothing(rng):
     never = Mock(side_effect=AssertionError)
     assert open_ends(rng, rng.standard_normal((3, 15, 2)), np.zeros((3, 15)), never) == []
     assert open_ends(rng, np.ones((1, 1000, 2)), np.zeros((1, 1000)), never) == []
-
-
-def test_chains_that_hardly_move_have_no_path_to_follow_and_raise_nothing(rng):
-    """Two places only near each end."""
+    # Two places only near each end: a chain that hardly moves has no path to follow.
     draws = np.repeat([[-1.0, 0.0], [0.0, 1.0], [0.5, 2.0], [1.0, 0.0]], 150, axis=0)[None]
     assert open_ends(rng, draws, np.zeros((1, 600)), lambda x: -np.inf) == []

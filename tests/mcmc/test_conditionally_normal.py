@@ -17,6 +17,11 @@ from tests.reference.differences import central_differences
 ERRORS = np.array([0.5, 1.0, 2.0])
 
 
+def assert_normal(*samples):
+    for z in samples:
+        assert stats.kstest(z, stats.norm.cdf).pvalue > 1e-4
+
+
 def some_map(rng, d, power=0):
     """Any; where the driver is a scale, it is zero 1 / .2 spreads from the center."""
     to_unit, driver = rng.normal(size=(d - 1, d - 1)), int(rng.integers(d))
@@ -31,8 +36,7 @@ def neals(x):
 
 
 def neals_draws(rng, n, d):
-    x = rng.normal(size=(n, d))
-    x[:, 0] *= 2.0
+    x = rng.normal(size=(n, d)) * [2.0, *np.ones(d - 1)]
     x[:, 1:] *= np.exp(0.5 * x[:, :1])
     return x
 
@@ -45,7 +49,6 @@ def hierarchy_draws(rng, n):
 
 
 def hierarchy(x):
-    """The log density of these draws."""
     precision = np.exp(-2.0 * x[:, :1]) + ERRORS**-2.0
     off = x[:, 1:] - ERRORS**-2.0 / precision
     return -2.0 * x[:, 0] ** 2 + 0.5 * (np.log(precision) - precision * off**2).sum(axis=1)
@@ -58,7 +61,6 @@ def scales_draws(rng, n):
 
 
 def scales(x):
-    """The log density of these draws; there is none beyond zero."""
     scale = np.where(x[:, 0] > 0.0, x[:, 0], np.nan)
     return -scale - 0.5 * (x[:, 1:] ** 2).sum(axis=1) / scale**2 - 3.0 * np.log(scale)
 
@@ -71,37 +73,23 @@ def factor_draws(rng, n):
 
 
 def factor(x):
-    """The log density of these draws."""
     precision = 1.0 + x[:, :1] ** 2 / ERRORS**2
     off = x[:, 1:] - x[:, :1] / ERRORS**2 / precision
     return -0.5 * x[:, 0] ** 2 + 0.5 * (np.log(precision) - precision * off**2).sum(axis=1)
 
 
 @pytest.mark.parametrize("power", [0, 2, -2])
-def test_the_map_is_inverted_and_its_determinant_is_known(power, rng):
+def test_the_map_its_inverse_and_determinant_and_scores_of_a_straightened_surrogate(power, rng):
     found, x = some_map(rng, 4, power), rng.normal(size=(3, 4))
     straight, log_det = found.straighten(x)
     places, same = found.bend(straight)
     np.testing.assert_allclose(places, x, atol=1e-10)
     np.testing.assert_allclose(same, log_det, rtol=1e-12)
     jacobians = [central_differences(lambda y: found.straighten(y[None])[0][0], row) for row in x]
-    dets = [np.linalg.slogdet(jacobian)[1] for jacobian in jacobians]
-    np.testing.assert_allclose(log_det, dets, atol=1e-6)
-
-
-def test_beyond_the_zero_of_a_scale_a_surrogate_has_no_density(rng):
-    found, x = some_map(rng, 4, -2), rng.normal(size=(2, 4))
-    x[1, found.driver] = found.center[found.driver] + 1.7 * 5.1
-    straight, log_det = found.straighten(x)
-    assert np.isfinite(straight).all()
-    assert log_det[1] == -np.inf < log_det[0]
-
-
-@pytest.mark.parametrize("power", [0, 2, -2])
-def test_scores_of_a_straightened_surrogate_are_its_slopes(power, rng):
+    np.testing.assert_allclose(log_det, [np.linalg.slogdet(jacobian)[1] for jacobian in jacobians], atol=1e-6)
     points = rng.normal(size=(60, 4))
     learned = S.Values().fit(points, -0.5 * (points**2).sum(axis=1) + np.sin(points).sum(axis=1), rng)
-    surrogate, x = surrogate_fit.StraightenedSurrogate(learned, some_map(rng, 4, power)), rng.normal(size=(3, 4))
+    surrogate = surrogate_fit.StraightenedSurrogate(learned, found)
     slopes = [central_differences(lambda y: surrogate.log_density(y[None])[0], row) for row in x]
     np.testing.assert_allclose(surrogate.score(x), slopes, rtol=1e-5, atol=1e-5)
 
@@ -138,11 +126,10 @@ def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, i
     straight = found.straighten(drawn(4000))[0]
     for z in straight[:, found.others].T:
         low = straight[:, driver] < 0.0
-        assert stats.kstest(z[low], stats.norm.cdf).pvalue > 1e-4
-        assert stats.kstest(z[~low], stats.norm.cdf).pvalue > 1e-4
+        assert_normal(z[low], z[~low])
 
 
-def test_the_zero_of_a_scale_is_found(rng):
+def test_the_zero_of_a_scale_is_found_and_where_steps_do_not_converge_the_best_of_them(rng):
     """To many digits, though draws come near to it."""
     for _ in range(2):
         scale = rng.gamma(0.7, size=1500)
@@ -150,10 +137,7 @@ def test_the_zero_of_a_scale_is_found(rng):
         found = fitted(x, x, -scale - 6.3 * np.log(scale) - 0.5 * (x[:, 1:] ** 2).sum(axis=1) / scale**2)
         assert found.kind == (0, -2)
         assert found.center[0] - found.spread / found.scaling.rate == pytest.approx(0.0, abs=1e-9)
-
-
-def test_a_rate_whose_steps_do_not_converge_is_the_best_of_them():
-    """Draws of a scale over eleven orders of magnitude."""
+    # Draws of a scale over eleven orders of magnitude.
     rng = np.random.default_rng(1)
     log_scale = 4.0 * rng.normal(size=1500)
     x = np.exp(log_scale)[:, None] * np.column_stack([np.ones(1500), rng.normal(size=(1500, 4))])
@@ -217,40 +201,39 @@ def test_otherwise_there_is_none(draws, rng):
     assert fitted(x, x, neals(x)) is None
 
 
-def test_normal_draws_stay_as_they_are(rng):
+def test_normal_draws_stay_as_they_are_and_draws_and_values_agree(rng):
+    """Values of a funnel do not bend the coordinates of draws that are of a normal distribution."""
     for _ in range(10):
         x = rng.normal(size=(1500, 3))
         assert fitted(x, x, stats.norm.logpdf(x).sum(axis=1)) is None
-
-
-def test_draws_and_values_agree(rng):
-    """Where draws are of a normal distribution, values of a funnel do not bend their coordinates."""
-    assert fitted(rng.normal(size=(1500, 5)) * [2.0, 1.0, 1.0, 1.0, 1.0], *at_some(rng)) is None
-
-
-def at_some(rng):
     places = neals_draws(rng, 1500, 5)
-    return places, neals(places)
+    assert fitted(rng.normal(size=(1500, 5)) * [2.0, 1.0, 1.0, 1.0, 1.0], places, neals(places)) is None
+
+
+def taught(rng, x, values):
+    """A state that moves along its surrogate alone, learned from these places."""
+    config = kh.Config()
+    state = seen(kh.init(np.ones(2), 0.0, config), x, values)
+    state = kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config)
+    return state._replace(walk_share=0.0, is_weighed=True)
+
+
+def moves_of(rng, state, sample, log_density, num_steps):
+    """Exact draws after transitions, and where each began (a coordinate), whether it was accepted, its log weight."""
+    target = SimpleNamespace(sample=sample, log_density=lambda x: log_density(x[None])[0])
+    step = partial(kh.step, config=kh.Config())
+    points, moves = moved(rng, target, partial(kh.relocate, state), step, 2500, num_steps)
+    return points, np.array([[x[0], info.accepted, info.log_weight] for x, info in moves], dtype=float).T
 
 
 def test_moves_along_a_wrong_surrogate_in_other_coordinates_are_invariant(rng):
     """It was learned from a funnel that opens too slowly, elsewhere."""
-    accepted, config = [], kh.Config()
     wrong = neals_draws(rng, 300, 2) * [1.5, 1.0] + [1.0, 0.5]
-    state = seen(kh.init(np.zeros(2), 0.0, config), wrong, neals((wrong - [1.0, 0.5]) / [1.5, 1.0]))
-    state = kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config)._replace(walk_share=0.0)
+    state = taught(rng, wrong, neals((wrong - [1.0, 0.5]) / [1.5, 1.0]))
     assert state.fit.coordinates.share[0] > 0.9
-
-    def step(*given):
-        after, info = kh.step(*given, config)
-        accepted.append(info.accepted)
-        return after, info
-
-    target = SimpleNamespace(sample=partial(neals_draws, d=2), log_density=lambda x: neals(x[None])[0])
-    points = moved(rng, target, partial(kh.relocate, state), step, 2500, 5)
-    assert 0.1 < np.mean(accepted) < 0.9
-    assert stats.kstest(points[:, 0] / 2.0, stats.norm.cdf).pvalue > 1e-4
-    assert stats.kstest(points[:, 1] * np.exp(-0.5 * points[:, 0]), stats.norm.cdf).pvalue > 1e-4
+    points, (_, accepted, _) = moves_of(rng, state, partial(neals_draws, d=2), neals, 5)
+    assert 0.1 < accepted.mean() < 0.9
+    assert_normal(points[:, 0] / 2.0, points[:, 1] * np.exp(-0.5 * points[:, 0]))
 
 
 def both_sides(x):
@@ -265,28 +248,17 @@ def test_beyond_the_zero_of_a_scale_moves_are_rejected(rng):
         scale = 1.0 + rng.normal(size=n)
         return np.column_stack([scale, scale * rng.normal(size=n)])
 
-    moves, config, x = [], kh.Config(), drawn(rng, 600)
+    x = drawn(rng, 600)
     x = x[x[:, 0] > 0.0]
-    state = seen(kh.init(np.ones(2), 0.0, config), x, both_sides(x))
-    state = kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config)
-    state = state._replace(walk_share=0.0, is_weighed=True)
+    state = taught(rng, x, both_sides(x))
     assert state.fit.coordinates.kind == (0, -2)
-
-    def step(rng, state, *given):
-        is_beyond = state.position[0] < 0.0
-        after, info = kh.step(rng, state, *given, config)
-        moves.append((is_beyond, info.accepted, info.log_weight))
-        return after, info
-
-    target = SimpleNamespace(sample=drawn, log_density=lambda x: both_sides(x[None])[0])
-    points = moved(rng, target, partial(kh.relocate, state), step, 2500, 3)
-    is_beyond, accepted, weights = np.array(moves).T.astype(float)
+    points, (before, accepted, weights) = moves_of(rng, state, drawn, both_sides, 3)
+    is_beyond = before < 0.0
     assert 0.1 < is_beyond.mean() < 0.2
-    assert not accepted[is_beyond == 1.0].any()
-    assert accepted[is_beyond == 0.0].mean() > 0.5
-    assert (np.isposinf(weights) == (is_beyond == 1.0)).all()
-    assert stats.kstest(points[:, 0] - 1.0, stats.norm.cdf).pvalue > 1e-4
-    assert stats.kstest(points[:, 1] / points[:, 0], stats.norm.cdf).pvalue > 1e-4
+    assert not accepted[is_beyond].any()
+    assert accepted[~is_beyond].mean() > 0.5
+    assert (np.isposinf(weights) == is_beyond).all()
+    assert_normal(points[:, 0] - 1.0, points[:, 1] / points[:, 0])
 
 
 def test_a_funnel_is_drawn_nearly_independently(rng):
@@ -296,8 +268,7 @@ def test_a_funnel_is_drawn_nearly_independently(rng):
     draws, state = run(kh, rng, log_density, np.zeros(6), tune=1500, draws=1500)
     assert smallest_bulk_ess(draws[None]) > 300
     thinned = draws[::10]
-    assert stats.kstest(thinned[:, 0] / 2.0, stats.norm.cdf).pvalue > 1e-4
-    assert stats.kstest(thinned[:, 1] * np.exp(-0.5 * thinned[:, 0]), stats.norm.cdf).pvalue > 1e-4
+    assert_normal(thinned[:, 0] / 2.0, thinned[:, 1] * np.exp(-0.5 * thinned[:, 0]))
     x = neals_draws(rng, 1000, 6)
     assert np.std(state.fit.surrogate.log_density(x) - neals(x)) < 0.1
     weights = []
@@ -317,7 +288,7 @@ def test_a_scale_that_ends_at_zero_is_drawn(rng):
     assert smallest_bulk_ess(draws[None]) > 300
     thinned = draws[::10]
     assert stats.kstest(thinned[:, 0], stats.gamma(2.0).cdf).pvalue > 1e-4
-    assert stats.kstest(thinned[:, 1] / thinned[:, 0], stats.norm.cdf).pvalue > 1e-4
+    assert_normal(thinned[:, 1] / thinned[:, 0])
 
 
 @pytest.mark.parametrize("power", [0, 2, -2])

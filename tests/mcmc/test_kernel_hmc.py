@@ -7,27 +7,23 @@ import pytest
 from scipy import stats
 
 from benchmarks.measures import smallest_bulk_ess
-from benchmarks.targets import banana
+from benchmarks.targets import banana, correlated_gaussian, linear_regression
 from benchmarks.trajectories import leapfrog
 from pymc_kernel import scores as S
+from pymc_kernel.mcmc import adaptive_metropolis as am
+from pymc_kernel.mcmc import burn_in, surrogate_fit, trajectory
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc import trajectory
-from tests.mcmc.chains import misled, moved, run
+from pymc_kernel.mcmc.surrogate_fit import refit
+from tests.mcmc.chains import misled, moved, run, seen
 from tests.reference.bananas import BANANA, worst_p_value
 
 
 @pytest.mark.parametrize("kind", kh.MOVES)
 def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
     state, config = misled(rng, S.Values())
-    state, accepted = state._replace(walk_share=float(kind == kh.WALK)), []
-
-    def step(*given):
-        after, info = kh.step(*given, config)
-        accepted.append(info.accepted)
-        return after, info
-
-    points = moved(rng, BANANA, partial(kh.relocate, state), step, 2500, 5)
-    assert np.mean(accepted) > 0.02
+    state = state._replace(walk_share=float(kind == kh.WALK))
+    points, moves = moved(rng, BANANA, partial(kh.relocate, state), partial(kh.step, config=config), 2500, 5)
+    assert np.mean([info.accepted for _, info in moves]) > 0.02
     assert worst_p_value(points) > 1e-4
 
 
@@ -52,10 +48,7 @@ def test_chains_on_the_surrogate_accept_by_its_energy(rng):
     assert 0.1 < np.mean(accepted) < 0.9
 
 
-# -- tuning ---------------------------------------------------------------------------------------------
-
-
-def test_fits_become_rarer_and_end_before_tuning_does():
+def test_fits_become_rarer_and_nothing_changes_after_tuning(rng):
     due = [t + 1 for t in range(3000) if kh.refit_is_due(8, t, 2000)]
     assert due[0] == 180
     assert due[-1] == 1800
@@ -64,9 +57,6 @@ def test_fits_become_rarer_and_end_before_tuning_does():
     assert (np.diff(gaps) >= -1).all()
     assert not any(kh.refit_is_due(8, t, 0) for t in range(100))
     assert kh.stretches(8, 2000) == np.diff([0, *due, 2000]).tolist()
-
-
-def test_nothing_changes_after_tuning(rng):
     config = kh.Config()
     _, state = run(kh, rng, lambda x: -0.5 * x @ x, np.ones(3), tune=300, draws=1)
     assert state.walk_share == config.exploring_share
@@ -100,9 +90,6 @@ def test_score_matching_surrogates_move(name, rng):
     np.testing.assert_allclose(draws.std(axis=0), 1.0, atol=0.25)
 
 
-# -- trajectories ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("work", [0.0, 1e6])
 def test_many_chains_at_once_are_those_one_by_one(work, rng):
     """Bit for bit, in one thread or several."""
@@ -134,3 +121,172 @@ def test_a_chain_is_as_long_as_it_takes_to_forget(num_steps, least, most, rng):
     normal = S.Values().fit(points, -0.5 * (points**2).sum(axis=1), other, noisy=False).expansion
     length = trajectory.choose_chain_length(rng, starts, 0.25, num_steps, normal)
     assert least <= length <= most
+
+
+@pytest.mark.slow
+def test_two_modes(rng):
+    """Modes four standard deviations apart, weights 0.3 and 0.7."""
+
+    def log_density(x):
+        return np.logaddexp(math.log(0.3) - 0.5 * ((x + 2) ** 2).sum(), math.log(0.7) - 0.5 * ((x - 2) ** 2).sum())
+
+    draws, _ = run(kh, rng, log_density, [2.0, 2.0], tune=1500, draws=6000)
+    assert (draws[:, 0] > 0).mean() == pytest.approx(0.7, abs=0.1)
+
+
+def test_a_box(rng):
+    """Uniform where the density is not zero: minus infinity at a third of the proposals."""
+    draws, _ = run(kh, rng, lambda x: 0.0 if (np.abs(x) < 1).all() else -math.inf, np.zeros(3), tune=800, draws=5000)
+    assert (np.abs(draws) < 1).all()
+    size = smallest_bulk_ess(draws[None])
+    assert size > 100
+    np.testing.assert_allclose((draws < 0.5).mean(axis=0), 0.75, atol=5 * 0.45 / math.sqrt(size))
+
+
+@pytest.mark.long
+def test_the_way_in_does_not_spoil_what_is_learned(rng):
+    """A regression with flat priors from zero, fifty standard deviations off: means, spreads and quantiles."""
+    target = linear_regression(8)
+    draws, _ = run(kh, rng, target.log_density, np.zeros(8), tune=900, draws=2000)
+    exact = target.sample(rng, 50_000)
+    spread = exact.std(axis=0)
+    assert smallest_bulk_ess(draws[None]) > 400
+    np.testing.assert_allclose((draws.mean(axis=0) - exact.mean(axis=0)) / spread, 0.0, atol=0.2)
+    np.testing.assert_allclose(draws.std(axis=0) / spread, 1.0, atol=0.15)
+    np.testing.assert_allclose((draws < np.quantile(exact, 0.05, axis=0)).mean(axis=0), 0.05, atol=0.04)
+    np.testing.assert_allclose((draws > np.quantile(exact, 0.95, axis=0)).mean(axis=0), 0.05, atol=0.04)
+
+
+def test_the_walk_keeps_its_step_when_learning_begins():
+    factor, config = np.array([[3.0, 0.0], [1.0, 0.5]]), kh.Config()
+    state = kh.init(np.zeros(2), 0.0, config)
+    walk = state.walk._replace(factor=factor, log_scale=-2.0)
+    info = kh.Info(False, 0.0, 1.0, state.position, 0.0, kh.TRAJECTORIES, 0.0, 0)
+    after = kh.learn_from(state._replace(walk=walk, iteration=1000), info, config)
+    assert after.arrival is None
+    assert math.exp(after.walk.log_scale) == pytest.approx(am.optimal_scale(2))
+    np.testing.assert_allclose(am.optimal_scale(2) * after.walk.factor, math.exp(-2.0) * factor)
+
+
+def test_a_fit_that_fails_keeps_the_old_one_and_a_chain_begins_without_the_rejections_of_another(rng):
+    state, config = misled(rng, S.Values())
+    one = {name: getattr(state, name)._replace(count=1) for name in ("evaluated", "visited")}
+    assert surrogate_fit.refit(rng, [state._replace(**one)], config) is None
+    tired = kh.init(np.zeros(2), 0.0, config)._replace(rejections=351)
+    assert kh.relocate(kh.frozen([tired, tired], config), np.ones(2), -1.0).rejections == 0
+
+
+def with_shape(mean, factor):
+    """A state of a chain whose walk has learned a mean and a factor of the covariance."""
+    state = kh.init(np.zeros(2), 0.0, kh.Config())
+    return state._replace(walk=state.walk._replace(mean=np.asarray(mean), factor=np.asarray(factor)))
+
+
+def test_joint_shape_is_that_of_all_points_also_of_chains_on_a_line(rng):
+    groups = [rng.normal(size=(50, 2)) + m for m in ([0.0, 0.0], [5.0, 1.0])]
+    states = [with_shape(x.mean(axis=0), np.linalg.cholesky(np.cov(x.T, bias=True))) for x in groups]
+    mean, factor = surrogate_fit.joint_shape(states)
+    both = np.concatenate(groups)
+    np.testing.assert_allclose(mean, both.mean(axis=0))
+    np.testing.assert_allclose(factor @ factor.T, np.cov(both.T, bias=True))
+    # The covariance is singular in floating point: whether it factors may hang on no processor.
+    line = with_shape(np.zeros(2), [[1e-6, 0.0], [1.0, 1e-9]])
+    _, factor = surrogate_fit.joint_shape([line, line])
+    np.testing.assert_allclose(factor @ factor.T, [[1e-12, 1e-6], [1e-6, 1.0]], rtol=1e-8)
+    assert (np.diag(factor) > 0.0).all()
+
+
+NUM_DIMS = 24  # a quadratic has 325 coefficients
+PLACE = np.linspace(-2.0, 3.0, NUM_DIMS)
+CONFIG = kh.Config(S.Values(max_iterations=5))
+
+
+def evaluations(rng, num_points):
+    """Places in a part of the bulk, and the log density of a Gaussian of condition 1000 around ``PLACE``."""
+    target = correlated_gaussian(NUM_DIMS)
+    points = PLACE + 0.3 * target.sample(rng, num_points) + 0.05 * rng.standard_normal((num_points, NUM_DIMS))
+    return target, points, np.array([target.log_density(x - PLACE) for x in points])
+
+
+def taught(rng, points, values):
+    """Return the state of a chain that has seen these places, and what it learns from them."""
+    state = seen(kh.init(points[0], values[0], CONFIG), points, values)
+    return state, refit(rng, [state], CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("num_points", "noisy", "is_exact"), [(400, False, True), (360, False, False), (400, True, False)]
+)
+def test_a_gaussian_is_exact_once_there_are_enough_values(num_points, noisy, is_exact, rng):
+    target, points, values = evaluations(rng, num_points)
+    fitted = S.Values(max_iterations=5).fit(points, values, rng, noisy=noisy)
+    assert fitted.has_trend == is_exact
+    draws = target.sample(rng, 200)
+    errors = fitted.log_density(PLACE + draws) - [target.log_density(x) for x in draws]
+    assert (errors.std() < 0.05) == is_exact
+
+
+def test_trajectories_run_in_the_shape_of_the_quadratic_if_it_has_a_maximum(rng):
+    target, points, values = evaluations(rng, 400)
+    state, learned = taught(rng, points, values)
+    exact = np.cov(target.sample(rng, 100_000).T)
+    np.testing.assert_allclose(learned.factor @ learned.factor.T, exact, atol=0.02 * exact.max())
+    np.testing.assert_allclose(learned.factor, np.tril(learned.factor), atol=1e-12)
+    np.testing.assert_allclose(learned.mean, PLACE, atol=0.02)
+    # The walk keeps to what was visited.
+    walk = kh.with_fit(state, learned, CONFIG).walk
+    assert np.trace(walk.factor @ walk.factor.T) < 0.5 * np.trace(exact)
+    np.testing.assert_allclose(walk.mean, points.mean(axis=0), atol=0.1)
+    _, points, values = evaluations(rng, 400)
+    _, learned = taught(rng, points, values + 40.0 * (points[:, 0] - PLACE[0]) ** 2)
+    assert learned.learned.surrogate.has_trend
+    assert learned.factor is learned.shape[1]
+
+
+def remembered(levels, num_dims=2):
+    arrival = burn_in.Arrival(num_dims)
+    for level in levels:
+        arrival = burn_in.remember(arrival, level)
+    return arrival
+
+
+def test_a_chain_that_rises_has_not_arrived_and_one_that_starts_in_the_bulk_soon_begins_to_learn(rng):
+    assert not burn_in.has_arrived(remembered(np.linspace(-1000.0, 0.0, 400)))
+    assert not burn_in.has_arrived(remembered([0.0] * 10))
+    arrival = remembered(np.minimum(np.linspace(-1000.0, 500.0, 400), 0.0))  # risen long ago: bounded, and flat
+    assert burn_in.has_arrived(arrival)
+    assert len(arrival.levels) < 100
+    assert learning(rng, lambda x: -0.5 * x @ x, rng.standard_normal(5), 150).num_learned > 50
+
+
+def test_the_scale_falls_at_a_speed_that_does_not_vanish_and_stays_where_noise_holds_a_chain_fast():
+    assert burn_in.learn_scale(burn_in.Arrival(2, (), 200), 0.0, -0.234, noisy=False)[1] == pytest.approx(-0.234 / 2.0)
+    # The first steps are as quick as those of any walk.
+    assert burn_in.learn_scale(burn_in.Arrival(50), 0.0, -0.234, noisy=False)[1] == pytest.approx(-0.234)
+    arrival, log_scale = burn_in.Arrival(2), 0.0
+    for _ in range(60):
+        arrival, log_scale = burn_in.learn_scale(arrival, log_scale, -0.234, noisy=True)
+    assert math.exp(log_scale) > 0.05
+
+
+def learning(rng, target, start, num_steps):
+    state, config = kh.init(start, target(start), kh.Config()), kh.Config()
+    for _ in range(num_steps):
+        state, info = kh.step(rng, state, target, config)
+        state = kh.learn_from(state, info, config)
+    assert state.arrival is None
+    return state
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("target", [linear_regression(8), banana(0.1, 100.0, 20)], ids=["regression", "banana"])
+def test_a_chain_from_a_poor_start_arrives_within_some_hundred_draws(target, seed):
+    rng = np.random.default_rng(seed)
+    some = target.sample(rng, 500)
+    start = np.zeros(8) if target.num_dims == 8 else rng.standard_normal(20) * some.std(axis=0)
+    state = learning(rng, target.log_density, start, 800)
+    typical = np.quantile([target.log_density(x) for x in some], 0.001)
+    assert state.log_density > typical
+    levels = np.array([target.log_density(x) for x in state.visited.buffer[: state.visited.count]])
+    # What is left of the way in is a small part of what the walk learns from.
+    assert (levels > typical).mean() > 0.8

@@ -5,13 +5,14 @@ from scipy.signal import lfilter
 
 from pymc_kernel import stein
 
+INDEPENDENT = {"thin": 1, "flip_probability": 0.5}  # settings of tests of such draws
+
 
 def p_values(make, repetitions, seed, **settings):
     """Return the p-values of Stein tests of draws and scores that ``make(rng)`` returns."""
     rng = np.random.default_rng(seed)
-    return np.array(
-        [stein.ksd_test(*make(rng), num_replicates=200, rng=rng, **settings).p_value for _ in range(repetitions)]
-    )
+    tests = (stein.ksd_test(*make(rng), num_replicates=200, rng=rng, **settings) for _ in range(repetitions))
+    return np.array([test.p_value for test in tests])
 
 
 def normal(draws):
@@ -68,3 +69,35 @@ def banana(rng, n):
     scores = -behind
     scores[:, 0] = -draws[:, 0] / 100.0 + 0.2 * draws[:, 0] * behind[:, 1]
     return draws, scores
+
+
+def effects(rng, n, d):
+    """Effects around an unknown mean: mu, log tau, where tau is half Cauchy, d times theta_i ~ N(mu, tau^2)."""
+    mu, tau, behind = rng.standard_normal(n), np.abs(rng.standard_cauchy(n)), rng.standard_normal((n, d))
+    down = -behind / tau[:, None]
+    of_tau = (behind**2 - 1.0).sum(axis=1) + 1.0 - 2.0 * tau**2 / (1.0 + tau**2)
+    draws = np.column_stack([mu, np.log(tau), mu[:, None] + tau[:, None] * behind])
+    return draws, np.column_stack([-mu - down.sum(axis=1), of_tau, down])
+
+
+def log_scale(rng, n, d):
+    """Logarithms of half-normal variables: an exponential tail below."""
+    draws = np.log(np.abs(rng.standard_normal((n, d))))
+    return draws, 1.0 - np.exp(2.0 * draws)
+
+
+def log_gamma(rng, n, d):
+    draws = np.log(rng.gamma(0.3, size=(n, d)))
+    return draws, 0.3 - np.exp(draws)
+
+
+def cauchy(rng, n, d):
+    draws = rng.standard_cauchy((n, d))
+    return draws, -2.0 * draws / (1.0 + draws**2)
+
+
+def correlated_funnel(rng):
+    """An exact chain: all normal variables behind the funnel are autoregressive."""
+    behind = autoregressive(rng, 0.7, 500, 4)
+    draws = np.column_stack([3.0 * behind[:, 0], np.exp(1.5 * behind[:, :1]) * behind[:, 1:]])
+    return draws, funnel_scores(draws)

@@ -72,13 +72,9 @@ def filter_weights(states, gram_states, gram_observed, queries, eta, strength):
     size = len(states)
     weights, out = np.full(size, 1.0 / size), []
     for query in queries:
-        ratio = np.maximum(0.0, size * np.linalg.solve(gram_states + size * eta * np.eye(size), gram_states @ weights))
-        root = np.diag(np.sqrt(ratio))
-        system = root @ gram_observed @ root + size * strength * np.eye(size)
-        updated = root @ np.linalg.solve(system, root @ query)
-        updated /= updated.sum()
-        out.append(updated)
+        updated = importance(gram_states, gram_states @ weights, gram_observed, query, eta, strength)[1]
+        out.append(updated / updated.sum())
         before = gram_states[:-1, :-1]
-        ahead = np.linalg.solve(before + (size - 1) * eta * np.eye(size - 1), gram_states[:-1] @ updated)
+        ahead = np.linalg.solve(before + (size - 1) * eta * np.eye(size - 1), gram_states[:-1] @ out[-1])
         weights = np.concatenate([[0.0], ahead])
     return np.array(out)

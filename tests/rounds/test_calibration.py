@@ -1,6 +1,7 @@
 """Ranks of true parameters among posteriors of simulations like the data: right, shifted, narrow."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -18,62 +19,49 @@ UNIT = np.array([1.0, 1e3])
 OBSERVED = np.array([0.4, -300.0])
 
 
-@dataclass(frozen=True)
-class Normal:
+def likelihood(log_density):
+    """Return a likelihood of one function of parameters (n, d) and observed data."""
+    each = lambda parameters, rows: np.stack([log_density(parameters, row) for row in rows])  # noqa: E731
+    return SimpleNamespace(log_density=log_density, log_densities=each)
+
+
+def normal(narrow=1.0, shift=0.0):
     """The likelihood of two normal means, or a wrong one."""
+    return likelihood(lambda p, y: -0.5 * (((p - y) / NOISE + shift) ** 2).sum(axis=1) / narrow**2)
 
-    narrow: float = 1.0
-    shift: float = 0.0
 
-    def log_density(self, parameters, observed):
-        return -0.5 * (((parameters - observed) / NOISE + self.shift) ** 2).sum(axis=1) / self.narrow**2
-
-    def log_densities(self, parameters, rows):
-        return np.stack([self.log_density(parameters, row) for row in rows])
+def folds_of(fit, n, number=5):
+    return [(rows, fit) for rows in np.array_split(np.arange(n), number)]
 
 
 def calibrated(fit, log_weights=None):
     rng = np.random.default_rng(1)
     parameters = rng.standard_normal((700, 2)) * UNIT
     summaries = rng.normal(parameters, NOISE)
-    folds = [(rows, fit) for rows in np.array_split(np.arange(700), 5)]
     weights = None if log_weights is None else log_weights(parameters)
-    return summarized_ranks(*simulated_ranks(parameters, summaries, OBSERVED, folds, rng, weights))
+    return summarized_ranks(*simulated_ranks(parameters, summaries, OBSERVED, folds_of(fit, 700), rng, weights))
 
 
-def test_ranks_of_a_right_likelihood_are_uniform():
-    found = calibrated(Normal())
+def test_ranks_of_a_right_likelihood_are_uniform_and_a_shifted_and_a_narrow_one_are_measured():
+    found = calibrated(normal())
     assert 60 < found.num_cases < 700
     assert (np.abs(found.shift) < 3.0 * found.shift_error).all()
     assert (np.abs(np.log(found.spread)) < 3.0 * found.log_spread_error).all()
-
-
-def test_a_shifted_and_a_narrow_likelihood_are_measured():
     # Of a flat prior the posterior of the mean is shifted by minus one noise, which is about a posterior spread.
-    shifted = calibrated(Normal(shift=-0.6))
-    np.testing.assert_allclose(shifted.shift, -0.6, atol=0.2)
-    narrow = calibrated(Normal(narrow=0.5))
-    assert (narrow.spread > 1.5).all()  # twice, less what a case itself counts among few places
-    wide = calibrated(Normal(narrow=2.0))
-    assert 0.45 < wide.spread[0] < 0.7
+    np.testing.assert_allclose(calibrated(normal(shift=-0.6)).shift, -0.6, atol=0.2)
+    assert (calibrated(normal(narrow=0.5)).spread > 1.5).all()  # twice, less what a case counts among few places
+    assert 0.45 < calibrated(normal(narrow=2.0)).spread[0] < 0.7
 
 
 def test_errors_at_the_observation_are_not_averaged_away_where_data_say_little():
     """All posteriors overlap; those of positive data are learned too high, those of negative data too low."""
-
-    @dataclass(frozen=True)
-    class Torn:
-        def log_density(self, parameters, observed):
-            return stats.norm.logpdf(observed, parameters - 0.8 * np.sign(observed), 1.5).sum(axis=1)
-
-        log_densities = Normal.log_densities
-
+    torn = likelihood(lambda p, y: stats.norm.logpdf(y, p - 0.8 * np.sign(y), 1.5).sum(axis=1))
     rng = np.random.default_rng(1)
     parameters = rng.standard_normal((1000, 1))
     summaries = rng.normal(parameters, 1.5)
-    folds = [(rows, Torn()) for rows in np.array_split(np.arange(1000), 5)]
     for place, wanted in ((1.5, -0.3), (-1.5, 0.3)):
-        found = summarized_ranks(*simulated_ranks(parameters, summaries, np.array([place]), folds, rng))
+        ranks = simulated_ranks(parameters, summaries, np.array([place]), folds_of(torn, 1000), rng)
+        found = summarized_ranks(*ranks)
         assert found.shift[0] == pytest.approx(wanted, abs=0.15)
         assert abs(found.shift[0]) > 0.15
 
@@ -90,29 +78,23 @@ def test_chance_of_tails_by_the_binomial():
     assert 0.3 < found.tail_chance[0, 1] < 0.7
     weighted = summarized_ranks(ranks, np.where(np.arange(200) < 21, 2.0, 1.0))
     assert weighted.tails[0, 0] == pytest.approx(42.0 / 221.0)
+    found = summarized_ranks(np.empty((0, 2)), np.empty(0))
+    assert found.num_cases == 0
+    assert np.isnan(found.shift).all()
 
 
 def test_tails_are_counted_where_mean_and_spread_are_right():
     """A posterior that ends at an edge, learned as a normal one with its mean and its spread."""
 
-    @dataclass(frozen=True)
-    class Edge:
-        is_right: bool
-
-        def log_density(self, parameters, observed):
-            away = observed - parameters
-            right = np.where(away > 0.0, -away / 0.3, -np.inf).sum(axis=1)
-            return right if self.is_right else stats.norm.logpdf(away, 0.3, 0.3).sum(axis=1)
-
-        log_densities = Normal.log_densities
+    def edge(p, y):
+        return np.where(y > p, (p - y) / 0.3, -np.inf).sum(axis=1)
 
     rng = np.random.default_rng(4)
     parameters = rng.standard_normal((1500, 1))
-    summaries = parameters + rng.exponential(0.3, (1500, 1))
-    found = []
-    for is_right in (True, False):
-        folds = [(rows, Edge(is_right)) for rows in np.array_split(np.arange(1500), 5)]
-        found.append(summarized_ranks(*simulated_ranks(parameters, summaries, np.array([0.3]), folds, rng)))
+    summaries, found = parameters + rng.exponential(0.3, (1500, 1)), []
+    for one in (edge, lambda p, y: stats.norm.logpdf(y - p, 0.3, 0.3).sum(axis=1)):
+        ranks = simulated_ranks(parameters, summaries, np.array([0.3]), folds_of(likelihood(one), 1500), rng)
+        found.append(summarized_ranks(*ranks))
     assert found[0].tail_chance.min() > 0.01
     assert found[1].tail_chance.min() < 1e-3
     assert np.log(found[1].spread[0]) < 4.0 * found[1].log_spread_error
@@ -120,7 +102,7 @@ def test_tails_are_counted_where_mean_and_spread_are_right():
 
 def test_weights_put_another_prior_in_place_of_where_was_simulated():
     """Weights are those of a prior that is shifted: ranks stay uniform, and the effective number falls."""
-    found, plain = calibrated(Normal(), log_weights=lambda parameters: 0.7 * parameters[:, 0]), calibrated(Normal())
+    found, plain = calibrated(normal(), log_weights=lambda parameters: 0.7 * parameters[:, 0]), calibrated(normal())
     assert (np.abs(found.shift) < 3.2 * found.shift_error).all()
     assert (np.abs(np.log(found.spread)) < 3.2 * found.log_spread_error).all()
     assert found.num_cases < 0.95 * plain.num_cases
@@ -128,34 +110,21 @@ def test_weights_put_another_prior_in_place_of_where_was_simulated():
 
 def test_each_case_counts_once_among_the_places(rng):
     """Three simulations: ranks lie between what is below a place and that with the place's own weight."""
-
-    class Wide:
-        def log_density(self, parameters, observed):
-            return -0.1 * ((parameters - observed) ** 2).sum(axis=1)
-
-        log_densities = Normal.log_densities
-
+    wide = likelihood(lambda p, y: -0.1 * ((p - y) ** 2).sum(axis=1))
     parameters, summaries = np.array([[0.0], [1.0], [3.0]]), np.array([[0.5], [2.0], [-1.0]])
-    likelihood = np.exp(-0.1 * (parameters[:, 0] - summaries) ** 2)
-    weights = likelihood / likelihood.sum(axis=1, keepdims=True)
-    below = np.array([0.0, weights[1, 0], weights[2, :2].sum()])
-    own = np.diagonal(weights)
+    weights = np.exp(-0.1 * (parameters[:, 0] - summaries) ** 2)
+    weights /= weights.sum(axis=1, keepdims=True)
+    below, own = weights[2, :2].sum(), np.diagonal(weights)
     smallest, largest = np.ones(3), np.zeros(3)
     for _ in range(200):
-        ranks, counts = simulated_ranks(parameters, summaries, np.zeros(1), [(np.arange(3), Wide())], rng)
+        ranks, counts = simulated_ranks(parameters, summaries, np.zeros(1), [(np.arange(3), wide)], rng)
         assert (counts > 0.9).all()
         ranks = np.sort(ranks[:, 0])  # in the order of the parameters here, save for the chance within a weight
         smallest, largest = np.minimum(smallest, ranks), np.maximum(largest, ranks)
     np.testing.assert_allclose(smallest[0], 0.0, atol=0.02)
-    np.testing.assert_allclose(largest[2], below[2] + own[2], atol=0.02)
-    np.testing.assert_allclose(smallest[2], below[2], atol=0.02)
+    np.testing.assert_allclose(largest[2], below + own[2], atol=0.02)
+    np.testing.assert_allclose(smallest[2], below, atol=0.02)
     np.testing.assert_allclose(largest[0], own[0], atol=0.02)
-
-
-def test_no_case_is_no_opinion():
-    found = summarized_ranks(np.empty((0, 2)), np.empty(0))
-    assert found.num_cases == 0
-    assert np.isnan(found.shift).all()
 
 
 def rounds_of(simulate, prior, observed, seed, number=300, **settings):
@@ -171,37 +140,31 @@ def test_rounded_data_have_the_probability_of_a_match():
     assert state.likelihood.match is not None
     grid = np.linspace(0.5, 3.5, 3001)
     density = stats.norm(0, 2).pdf(grid) * (stats.norm(grid, 0.1).cdf(2.5) - stats.norm(grid, 0.1).cdf(1.5))
-    density /= density.sum()
-    mean = density @ grid
-    spread = np.sqrt(density @ (grid - mean) ** 2)
+    mean, spread = moments(grid, np.log(density))
     draws = draws.positions[:, 0]
     assert abs(draws.mean() - mean) < 0.15 * spread
     assert draws.std() == pytest.approx(spread, rel=0.15)  # 1.3 to 1.9 by the density alone
     for level in (0.05, 0.95):
-        exact = np.interp(level, density.cumsum(), grid)
+        exact = np.interp(level, density.cumsum() / density.sum(), grid)
         assert abs(np.quantile(draws, level) - exact) < 0.25 * spread
 
 
 def test_a_match_stands_for_a_density_that_is_wrong(rng):
     """Twenty of twenty, with a density whose logarithm is a third of theirs: held-out simulations choose the match."""
 
-    class Wrong:
-        def log_density(self, parameters, observed):
-            return 7.0 * np.log(expit(parameters[:, 0]))
-
+    wrong = SimpleNamespace(log_density=lambda parameters, observed: 7.0 * np.log(expit(parameters[:, 0])))
     parameters = rng.uniform(1.0, 6.0, (2000, 1))
     summaries = rng.binomial(20, expit(parameters)).astype(float)
-    folds = [(rows, Wrong()) for rows in np.array_split(np.arange(2000), 4)]
-    likelihood = LocalLikelihood(Wrong(), np.array([20.0]), None)
+    folds, local = folds_of(wrong, 2000, 4), LocalLikelihood(wrong, np.array([20.0]), None)
     learn = LearnedLikelihood(num_replicates=3).fit_chance
     given = parameters, summaries, np.ones(2000, dtype=bool)
-    found, parts = choose_match(likelihood, folds, *given, learn, rng)
+    found, parts = choose_match(local, folds, *given, learn, rng)
     places = np.array([[1.5], [2.5], [3.5], [5.0]])
     exact = 20.0 * np.log(expit(places[:, 0]))
     np.testing.assert_allclose(found(places), exact, atol=0.05, rtol=0.15)  # where few match a logit is .25 off
     assert (summaries[np.concatenate([rows for rows, _ in parts])] == 20.0).all()
     # Data that nothing matches are left to the density.
-    other = replace(likelihood, observed=np.array([3.5]))
+    other = replace(local, observed=np.array([3.5]))
     assert choose_match(other, folds, *given, learn, rng)[0].match is None
 
 

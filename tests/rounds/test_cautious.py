@@ -46,6 +46,7 @@ class FittedQuadratic:
 
 
 PRIOR = NormalPrior(np.array([0.0, 3000.0]), np.array([1e-3, 1000.0]))
+STANDARD = NormalPrior(np.zeros(1), np.ones(1))
 UNIT = np.array([1e-3, 1000.0])
 
 
@@ -96,9 +97,8 @@ def test_far_simulations_are_left_out_where_they_mislead():
     def simulate(rng, parameters):
         return rng.normal(np.column_stack([parameters, np.sin(4.0 * parameters)]), [0.15, 0.05])
 
-    prior = NormalPrior(np.zeros(1), np.ones(1))
-    observed = np.array([0.1, 0.2])
-    draws, state = run(CautiousRounds(400, 4, Quadratic(), FAST), simulate, prior, observed, np.random.default_rng(2))
+    rounds, observed = CautiousRounds(400, 4, Quadratic(), FAST), np.array([0.1, 0.2])
+    draws, state = run(rounds, simulate, STANDARD, observed, np.random.default_rng(2))
     assert state.rounds[-1].num_near < 390
     grid = np.linspace(-2.0, 2.0, 4001)
     log_density = stats.norm(grid, 0.15).logpdf(0.1) + stats.norm(np.sin(4.0 * grid), 0.05).logpdf(0.2)
@@ -119,7 +119,7 @@ def test_both_modes_are_kept():
     np.testing.assert_allclose(np.abs(draws).std(), 0.1 / 4.0, rtol=0.2)
 
 
-def test_failing_simulations_are_left_out():
+def test_failing_simulations_are_left_out_and_nothing_but_failures_is_said():
     def simulate(rng, parameters):
         summaries = simulate_normal(rng, parameters)
         summaries[parameters[:, 0] < 0.0] = np.nan
@@ -131,24 +131,20 @@ def test_failing_simulations_are_left_out():
     assert 60 < state.rounds[0].num_failed < 140
     assert state.near.sum() == state.rounds[-1].num_near
     assert np.isfinite(state.summaries[state.near]).all()
-
-
-def test_nothing_but_failures_is_said():
     rounds = CautiousRounds(100, 2, Quadratic(), FAST)
     with pytest.raises(ValueError, match="only 0 simulations can be learned from"):
         run(rounds, lambda rng, p: np.full(p.shape, np.nan), PRIOR, np.zeros(2), np.random.default_rng(4))
 
 
 def test_rounds_end_by_themselves():
-    wide = NormalPrior(np.zeros(1), np.ones(1))
     rounds = CautiousRounds(1000, None, Quadratic(), FAST)
-    _, state = run(rounds, lambda rng, p: rng.normal(p, 1.0), wide, np.array([0.5]), np.random.default_rng(5))
+    _, state = run(rounds, lambda rng, p: rng.normal(p, 1.0), STANDARD, np.array([0.5]), np.random.default_rng(5))
     assert sum(r.num_simulations for r in state.rounds) == 1000
     assert len(state.rounds) < 5
     assert state.rounds[-2].change < 0.1
 
 
-def test_a_proposal_is_normalized_against_the_prior():
+def test_a_proposal_is_normalized_against_the_prior_and_a_region_ends():
     rng = np.random.default_rng(6)
     rounds = CautiousRounds(300, 2, Quadratic(), FAST)
     state = rounds.init(PRIOR, np.array([1.3, 2.2]))
@@ -159,6 +155,11 @@ def test_a_proposal_is_normalized_against_the_prior():
     assert ratios.mean() == pytest.approx(1.0, abs=0.15)
     mixed = np.exp(cautious.log_mixture_ratio(state, PRIOR.draw(rng, 200_000)))
     assert mixed.mean() == pytest.approx(1.0, abs=0.1)
+    rng = np.random.default_rng(8)
+    positions = rng.standard_normal((2000, 2)) * [1e-3, 1e3]
+    region = cautious.region_of(rng, positions)
+    assert 0.99 < (region.log_penalty(positions) == 0.0).mean() < 1.0
+    assert region.log_penalty(np.array([[0.02, 0.0]]))[0] < -5.0
 
 
 def test_divergence_of_two_normals():
@@ -179,19 +180,13 @@ def test_divergence_of_two_normals():
 def test_the_power_is_the_largest_that_simulations_support():
     """Draws of a normal prior, a likelihood as narrow as a tenth of it: the effective number is known."""
     rng = np.random.default_rng(9)
-    prior = NormalPrior(np.zeros(1), np.ones(1))
     n = 40_000
-    parameters = prior.draw(rng, n)
+    parameters = STANDARD.draw(rng, n)
     exact = SimpleNamespace(log_density=lambda parameters, observed: -0.5 * (parameters[:, 0] / 0.003) ** 2)
     likelihood = cautious.LocalLikelihood(exact, np.zeros(1), None)
-    state = CautiousRounds().init(prior, np.zeros(1))
-    state = state._replace(
-        parameters=parameters,
-        near=np.ones(n, dtype=bool),
-        likelihood=likelihood,
-        proposals=(cautious.RoundProposal(None, 0.0, 0.0, None),),
-        sizes=(n,),
-    )
+    state = CautiousRounds().init(STANDARD, np.zeros(1))
+    proposals, near = (cautious.RoundProposal(None, 0.0, 0.0, None),), np.ones(n, dtype=bool)
+    state = state._replace(parameters=parameters, near=near, likelihood=likelihood, proposals=proposals, sizes=(n,))
     power, effective = cautious.choose_power(state)
     assert effective == pytest.approx(600.0, rel=1e-3)  # 1.5 %
     a = power / 0.003**2  # weights exp(-a x^2 / 2): E[w]^2 / E[w^2] = sqrt(1 + 2 a) / (1 + a)
@@ -202,29 +197,26 @@ def test_the_power_is_the_largest_that_simulations_support():
     assert np.exp(ratio).mean() == pytest.approx(1.0, abs=0.05)
 
 
-def test_a_region_holds_nearly_all_and_ends():
-    rng = np.random.default_rng(8)
-    positions = rng.standard_normal((2000, 2)) * [1e-3, 1e3]
-    region = cautious.region_of(rng, positions)
-    assert 0.99 < (region.log_penalty(positions) == 0.0).mean() < 1.0
-    assert region.log_penalty(np.array([[0.02, 0.0]]))[0] < -5.0
-
-
-def test_summaries_of_another_shape_are_refused():
+def test_what_cannot_be_learned_from_is_refused(rng):
     rounds = CautiousRounds(20, 1, Quadratic(), FAST)
-    rng = np.random.default_rng(0)
     state, parameters = rounds.propose(rng, rounds.init(PRIOR, np.zeros(2)))
     with pytest.raises(ValueError, match="summaries must have shape"):
         rounds.update(rng, state, parameters, np.zeros((20, 3)))
     with pytest.raises(ValueError, match="observed must be"):
         rounds.init(PRIOR, np.array([np.nan]))
+    with pytest.raises(ValueError, match="too few for 3 rounds"):
+        CautiousRounds(num_simulations=2, rounds=3)
+    rounds = CautiousRounds(num_simulations=10, rounds=5, num_particles=FAST)
+    state, parameters = rounds.propose(rng, rounds.init(STANDARD, np.zeros(1)))
+    with pytest.raises(ValueError, match=r"only 2 simulations can be learned from.*fewer rounds"):
+        rounds.update(rng, state, parameters, parameters)  # which are no failures
 
 
 @pytest.mark.parametrize(("number", "sizes"), [(30, [30]), (70, [23, 23, 24]), (100, [20] * 5)])
 def test_few_simulations_make_fewer_rounds(number, sizes):
     """Rounds of fewer simulations than are learned from would end in an error."""
     rounds = CautiousRounds(num_simulations=number)
-    state, found = rounds.init(NormalPrior(np.zeros(1), np.ones(1)), np.zeros(1)), []
+    state, found = rounds.init(STANDARD, np.zeros(1)), []
     while sum(found) < number:
         found.append(rounds._next_size(state))
         unsettled = SimpleNamespace(power=0.5, change=1.0)
@@ -232,20 +224,11 @@ def test_few_simulations_make_fewer_rounds(number, sizes):
     assert found == sizes
 
 
-def test_too_many_rounds_are_not_called_failures(rng):
-    with pytest.raises(ValueError, match="too few for 3 rounds"):
-        CautiousRounds(num_simulations=2, rounds=3)
-    rounds = CautiousRounds(num_simulations=10, rounds=5, num_particles=FAST)
-    state, parameters = rounds.propose(rng, rounds.init(NormalPrior(np.zeros(1), np.ones(1)), np.zeros(1)))
-    with pytest.raises(ValueError, match=r"only 2 simulations can be learned from.*fewer rounds"):
-        rounds.update(rng, state, parameters, parameters)
-
-
 @pytest.mark.slow
 def test_refits_lie_as_far_apart_as_simulations_leave_open():
     """Of y = theta + noise: the mean of n simulations has the standard error of their noise over the root of n."""
     rng, config = np.random.default_rng(8), CautiousRounds(300, rounds=1)
-    state, theta = config.propose(rng, config.init(NormalPrior(np.zeros(1), np.ones(1)), np.zeros(1)))
+    state, theta = config.propose(rng, config.init(STANDARD, np.zeros(1)))
     state = config.update(rng, state, theta, theta + 0.5 * rng.standard_normal(theta.shape))
     grid = np.linspace(-2.0, 2.0, 401)[:, None]
 

@@ -31,11 +31,15 @@ def sample(rng):
     return rng.normal(size=(60, 3)) @ np.diag([1.0, 2.0, 0.5]) + 5.0, rng.random(60)
 
 
-def test_units_of_columns_do_not_matter_to_the_base_measure(sample):
+def test_the_gaussian_base_is_the_gaussian_fit_in_any_units(sample, rng):
     x, weights = sample
     weights, units = weights / weights.sum(), np.array([1e-6, 1.0, 1e6])
     score = base_measure("gaussian", x * units, weights).score(x * units) * units
     np.testing.assert_allclose(score, base_measure("gaussian", x, weights).score(x), rtol=1e-6, atol=1e-9)
+    x = rng.normal(size=(200, 2)) @ np.array([[2.0, 0.0], [1.0, 0.5]])
+    fitted = S.Lite(K.Gaussian(1.0), regularization=1e12).fit(x)
+    covariance = np.cov(x.T, bias=True)
+    np.testing.assert_allclose(fitted.score(x), -(x - x.mean(axis=0)) @ np.linalg.inv(covariance), atol=1e-5)
 
 
 @pytest.mark.parametrize("estimator", [S.Lite(KERNELS[0]), S.Finite(KERNELS[0]), S.Full(KERNELS[0])], ids=name)
@@ -54,25 +58,31 @@ def test_score_is_that_of_the_log_density(estimator, sample, rng):
     np.testing.assert_allclose(fitted.score(x), score, atol=1e-7 * np.abs(score).max())
 
 
+def solved(estimator, x, weights, basis, base, strength=None):
+    """Return the surrogate of an estimator with a numeric length scale in the span of a basis, and its coefficients."""
+    curvature, slope = estimator.system(x, weights / weights.sum(), basis, base)
+    penalty = estimator.penalty_matrix(basis)
+    penalty = np.eye(len(slope)) if penalty is None else penalty
+    strength = estimator.regularization if strength is None else strength
+    best = np.linalg.solve(curvature + strength * penalty, slope)
+    return estimator.assemble(best, basis, base), best, penalty
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS[:6], ids=name)
 def test_regularized_objective_is_stationary_at_the_fit(estimator, sample, rng):
     x, weights = sample
     prepared, basis = estimator.prepare(x, np.random.default_rng(1))
     fitted = estimator.fit(x, weights, rng=np.random.default_rng(1))
     base = base_measure(estimator.base, x, weights / weights.sum())
-    penalty = prepared.penalty_matrix(basis)
-    curvature, slope = prepared.system(x, weights / weights.sum(), basis, base)
-    size = len(slope)
-    penalty = np.eye(size) if penalty is None else penalty
-    best = np.linalg.solve(curvature + estimator.regularization * penalty, slope)
+    again, best, penalty = solved(prepared, x, weights, basis, base)
+    np.testing.assert_allclose(again.score(x), fitted.score(x), rtol=1e-4, atol=1e-4)
 
     def loss(coefficients):
-        fit = prepared.assemble(coefficients, basis, base)
         norm = coefficients @ penalty @ coefficients
+        fit = prepared.assemble(coefficients, basis, base)
         return score_matching_loss(fit, x, weights) + 0.5 * estimator.regularization * norm
 
-    np.testing.assert_allclose(prepared.assemble(best, basis, base).score(x), fitted.score(x), rtol=1e-4, atol=1e-4)
-    for direction in rng.normal(size=(5, size)):
+    for direction in rng.normal(size=(5, len(best))):
         # The loss is quadratic in the coefficients: a long step is as exact as a short one, and rounding small in it.
         step = direction / np.linalg.norm(direction) * max(1.0, np.linalg.norm(best))
         slope_here = loss(best + step) - loss(best - step)
@@ -97,15 +107,6 @@ def test_full_objective_is_stationary(sample, rng):
     assert derivative + 0.05 * fitted.log_density(y[None])[0] == pytest.approx(0.0, abs=1e-10)
 
 
-def fitted_on(basis, estimator, x, weights):
-    """Return the surrogate of an estimator with a numeric length scale in the span of this basis."""
-    base = base_measure(estimator.base, x, weights / weights.sum())
-    curvature, slope = estimator.system(x, weights / weights.sum(), basis, base)
-    penalty = estimator.penalty_matrix(basis)
-    matrix = curvature + estimator.regularization * (np.eye(len(curvature)) if penalty is None else penalty)
-    return estimator.assemble(np.linalg.solve(matrix, slope), basis, base)
-
-
 @pytest.mark.parametrize("estimator", [S.Lite, S.Finite, S.Nystrom, S.Full])
 def test_weights_count_like_repetitions(estimator, rng):
     x = rng.normal(size=(20, 2))
@@ -117,7 +118,8 @@ def test_weights_count_like_repetitions(estimator, rng):
         one, other = made.fit(x, repeats), made.fit(every)
     else:
         basis = made.prepare(x, rng)[1]
-        one, other = fitted_on(basis, made, x, repeats), fitted_on(basis, made, every, np.ones(len(every)))
+        base = base_measure(made.base, x, repeats / repeats.sum())
+        one, other = (solved(made, *given, basis, base)[0] for given in ((x, repeats), (every, np.ones(len(every)))))
     np.testing.assert_allclose(one.score(x), other.score(x), rtol=1e-6, atol=1e-6)
 
 
@@ -135,16 +137,6 @@ def test_larger_bases_converge_to_the_full_solution(estimator, setting, sizes, n
     assert errors[2] < largest
 
 
-def test_gaussian_base_alone_is_the_gaussian_fit(rng):
-    x = rng.normal(size=(200, 2)) @ np.array([[2.0, 0.0], [1.0, 0.5]])
-    fitted = S.Lite(K.Gaussian(1.0), regularization=1e12).fit(x)
-    covariance = np.cov(x.T, bias=True)
-    np.testing.assert_allclose(fitted.score(x), -(x - x.mean(axis=0)) @ np.linalg.inv(covariance), atol=1e-5)
-
-
-# -- choice of settings ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     "estimator",
     [S.Lite(penalty="l2"), S.Lite(penalty="rkhs"), S.Finite(num_features=20), S.Nystrom(num_basis=4)],
@@ -160,14 +152,11 @@ def test_cross_validation_is_held_out_loss_of_separate_fits(estimator, rng):
     for i, length_scale in enumerate(settings["length_scales"]):
         candidate = replace(estimator, kernel=K.Gaussian(length_scale))
         candidate, basis = candidate.limited(200, 2).prepare(x, np.random.default_rng(seed))
-        penalty = candidate.penalty_matrix(basis)
         for j, strength in enumerate(settings["regularizations"]):
             for fold in np.array_split(np.arange(40), 4):
                 rest = np.setdiff1d(np.arange(40), fold)
-                curvature, slope = candidate.system(x[rest], np.full(30, 1 / 30), basis, base)
-                penalized = curvature + strength * (np.eye(len(slope)) if penalty is None else penalty)
-                fitted = candidate.assemble(np.linalg.solve(penalized, slope), basis, base)
-                nothing = candidate.assemble(np.zeros(len(slope)), basis, base)
+                fitted, best, _ = solved(candidate, x[rest], np.ones(30), basis, base, strength)
+                nothing = candidate.assemble(np.zeros(len(best)), basis, base)
                 losses = [score_matching_loss(fit, x[fold]) for fit in (fitted, nothing)]
                 expected[i, j] += (losses[0] - losses[1]) / 4
     np.testing.assert_allclose(found.losses, expected, rtol=1e-5, atol=1e-7)
@@ -187,23 +176,19 @@ def test_cross_validation_is_limited_in_coefficients(estimator, rng):
     assert 150 <= len(slope) <= 200
 
 
-# -- errors ------------------------------------------------------------------------------------------------
+NOT_BY_LOSS = "Lite, Finite or Nystrom"
+LINE = np.arange(3.0)
 
 
-@pytest.mark.parametrize(
-    ("call", "error", "message"),
-    [
-        (lambda: S.Lite(K.Linear()), TypeError, "radial kernel"),
-        (lambda: S.Nystrom(K.Matern32(1.0)), NotDifferentiableError, "Matern32"),
-        (lambda: S.Full(K.Matern52(1.0)), NotDifferentiableError, "Matern52"),
-        (lambda: S.Lite().fit(np.arange(3.0), [1.0, -2.0, 1.0]), ValueError, "not negative"),
-        (lambda: S.Lite().fit(np.arange(3.0)).score(np.zeros((2, 4))), ValueError, "4 dimensions"),
-        (lambda: S.cross_validate(S.Lite(), np.arange(3.0), num_folds=9), ValueError, "num_folds"),
-        (lambda: S.cross_validate(S.Full(), np.arange(20.0)), TypeError, "Lite, Finite or Nystrom"),
-        (lambda: S.cross_validate(S.Values(), np.arange(20.0)), TypeError, "Lite, Finite or Nystrom"),
-        (lambda: S.cross_validate("lite", np.arange(20.0)), TypeError, "Lite, Finite or Nystrom"),
-    ],
-)
-def test_bad_input_is_named(call, error, message):
+@pytest.mark.parametrize(("error", "message", "call"), [
+    (TypeError, "radial kernel", lambda: S.Lite(K.Linear())),
+    (NotDifferentiableError, "Matern32", lambda: S.Nystrom(K.Matern32(1.0))),
+    (NotDifferentiableError, "Matern52", lambda: S.Full(K.Matern52(1.0))),
+    (ValueError, "not negative", lambda: S.Lite().fit(LINE, [1.0, -2.0, 1.0])),
+    (ValueError, "4 dimensions", lambda: S.Lite().fit(LINE).score(np.zeros((2, 4)))),
+    (ValueError, "num_folds", lambda: S.cross_validate(S.Lite(), LINE, num_folds=9)),
+    *((TypeError, NOT_BY_LOSS, lambda e=e: S.cross_validate(e, LINE)) for e in (S.Full(), S.Values(), "lite")),
+])  # fmt: skip
+def test_bad_input_is_named(error, message, call):
     with pytest.raises(error, match=message):
         call()

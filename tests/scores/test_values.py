@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from benchmarks.targets import banana
-from benchmarks.trajectories import leapfrog
 from pymc_kernel import kernels as K
 from pymc_kernel import scores as S
 from pymc_kernel.mcmc import trajectory
 from pymc_kernel.scores import value_regression
 from pymc_kernel.scores.expansion import change_variables, radial_expansion, value_and_score
 from tests.reference import slow_scores
-from tests.reference.differences import assert_derivative, central_differences
+from tests.reference.bananas import bent_draws, bent_log_density, bent_score
+from tests.reference.differences import assert_derivative
 
 
 def wavy(x):
@@ -65,14 +65,30 @@ def test_surrogate_is_that_of_the_gaussian_process(sd, rng, monkeypatch):
     np.testing.assert_allclose(off - off.mean(), 0.0, atol=3e-3)
 
 
-def test_units_of_columns_do_not_matter(rng):
+def test_units_of_columns_and_values_that_are_not_finite_do_not_matter(rng):
     x = rng.normal(size=(40, 2))
     values, units = wavy(x), np.array([1e-6, 1e6])
     one, other = (S.Values().fit(p, values, np.random.default_rng(0), noisy=False) for p in (x, x * units))
     np.testing.assert_allclose(other.log_density(x * units), one.log_density(x), atol=1e-2)
+    x = rng.normal(size=(100, 2))
+    values = wavy(x)
+    spoilt = np.concatenate([values, [-np.inf, np.nan, -1e9]])
+    more = np.concatenate([x, np.zeros((3, 2))])
+    given = {"mean": np.zeros(2), "factor": np.eye(2)}
+    one, other = S.Values().fit(x, values, **given), S.Values().fit(more, spoilt, **given)
+    np.testing.assert_allclose(one.score(x), other.score(x))
 
 
-def test_compression_keeps_the_values(rng, monkeypatch):
+def test_quadratic_targets_are_exact_and_compression_keeps_the_values(rng, monkeypatch):
+    target = banana(0.1, 100.0, num_dims=8)
+    x = target.sample(rng, 500) * 1.3
+    fitted = S.Values().fit(x, [target.log_density(p) for p in x], rng, noisy=False)
+    fresh = target.sample(rng, 500)
+    error = fitted.log_density(fresh) - [target.log_density(p) for p in fresh]
+    assert np.median(np.abs(error - np.median(error))) < 0.15
+    # The length scales find that the radial part concerns the first coordinates only.
+    scales = fitted.hyperparameters.inverse_length_scale
+    assert scales[2:].max() < 0.2 * scales[0]
     target = banana(0.1, 100.0, num_dims=4)
     x = target.sample(rng, 600) * 1.2
     values = np.array([target.log_density(p) for p in x])
@@ -84,18 +100,6 @@ def test_compression_keeps_the_values(rng, monkeypatch):
     np.testing.assert_allclose(compressed.log_density(x[near]), whole.log_density(x[near]), atol=5e-3)
 
 
-def test_quadratic_targets_are_exact_and_nuisance_dimensions_cost_nothing(rng):
-    target = banana(0.1, 100.0, num_dims=8)
-    x = target.sample(rng, 500) * 1.3
-    fitted = S.Values().fit(x, [target.log_density(p) for p in x], rng, noisy=False)
-    fresh = target.sample(rng, 500)
-    error = fitted.log_density(fresh) - [target.log_density(p) for p in fresh]
-    assert np.median(np.abs(error - np.median(error))) < 0.15
-    # The length scales find that the radial part concerns the first coordinates only.
-    scales = fitted.hyperparameters.inverse_length_scale
-    assert scales[2:].max() < 0.2 * scales[0]
-
-
 @pytest.mark.parametrize("sd", [0.0, 0.3, 1.5])
 def test_noise_is_recognized(sd, rng):
     x = rng.normal(size=(400, 2))
@@ -103,19 +107,6 @@ def test_noise_is_recognized(sd, rng):
     # A part of the noise may pass for the model's own error at depth.
     assert 0.5 * sd < fitted.noise_sd < 1.2 * sd + 0.02
     np.testing.assert_allclose(fitted.score(x[:50]), -x[:50], atol=0.6 * sd + 0.1)
-
-
-def test_values_that_are_not_finite_are_left_out(rng):
-    x = rng.normal(size=(100, 2))
-    values = wavy(x)
-    spoilt = np.concatenate([values, [-np.inf, np.nan, -1e9]])
-    more = np.concatenate([x, np.zeros((3, 2))])
-    given = {"mean": np.zeros(2), "factor": np.eye(2)}
-    one, other = S.Values().fit(x, values, **given), S.Values().fit(more, spoilt, **given)
-    np.testing.assert_allclose(one.score(x), other.score(x))
-
-
-# -- expansions and trajectories -------------------------------------------------------------------------
 
 
 @pytest.fixture(params=["values", "cosines", "directions"])
@@ -155,22 +146,6 @@ def test_values_and_scores_equal_the_slow_twin(num_points, num_dims, far, rng):
     np.testing.assert_allclose(score, gradient, rtol=1e-11, atol=1e-11 * np.abs(gradient).max())
 
 
-def test_leapfrog_is_reversible_and_preserves_volume(expansion, rng):
-    q, p = rng.normal(size=3) + 2, rng.normal(size=3)
-    there, momentum, value = leapfrog(q, p, 0.05, 12, expansion)
-    back, turned, _ = leapfrog(there, -momentum, 0.05, 12, expansion)
-    np.testing.assert_allclose(back, q, atol=1e-9)
-    np.testing.assert_allclose(-turned, p, atol=1e-9)
-    assert value == pytest.approx(value_and_score(there, expansion, np.empty(3)))
-
-    def whole(state):
-        end = leapfrog(state[:3], state[3:], 0.05, 12, expansion)
-        return np.concatenate(end[:2])
-
-    jacobian = central_differences(whole, np.concatenate([q, p]), 1e-6)
-    assert np.linalg.det(jacobian) == pytest.approx(1.0, abs=1e-5)
-
-
 def test_step_size_of_a_gaussian(rng):
     """A standard normal surrogate: a step of about one keeps the energy."""
     zero = S.Lite(K.Gaussian(1.0), regularization=1e12, base="uniform").fit(rng.normal(size=(20, 4))).expansion
@@ -178,3 +153,69 @@ def test_step_size_of_a_gaussian(rng):
     starts, momenta = rng.normal(size=(400, 4)), rng.normal(size=(400, 4))
     step_size = trajectory.choose_step_size(starts, momenta, normal)
     assert 0.4 < step_size < 1.5
+
+
+def test_scores_and_what_is_said_of_them(rng):
+    x = bent_draws(rng, 400)
+    values, truth = bent_log_density(x), bent_score(x)
+    found = S.held_out_scores(x, values + 1e4, S.chain_folds(4, 100))
+    off = np.sqrt(((found.scores - truth) ** 2).sum() / (truth**2).sum())
+    assert off < 0.05
+    assert off / 4.0 < found.score_error < 4.0 * off
+    assert found.log_density_error < 0.05
+    assert found.overlap > 0.99
+    assert found.effective_share > 0.99
+    assert found.num_values == 400
+    assert found.weights.mean() == pytest.approx(1.0)
+
+
+def test_repeated_draws_are_left_out_together_and_a_draw_has_no_say_in_its_own_score(rng):
+    x = np.repeat(bent_draws(rng, 100), 3, axis=0)
+    values = bent_log_density(x)
+    found = S.held_out_scores(x, values, np.arange(300) % 4)
+    once = S.held_out_scores(x[::3], values[::3], (np.arange(300) % 4)[::3])
+    np.testing.assert_allclose(found.scores[::3], once.scores)
+    assert found.num_values == 100
+    x = bent_draws(rng, 200)
+    values = bent_log_density(x)
+    folds = S.chain_folds(2, 100)
+    before = S.held_out_scores(x, values, folds)
+    values[folds == 1] += rng.normal(size=(folds == 1).sum())
+    after = S.held_out_scores(x, values, folds)
+    np.testing.assert_array_equal(after.scores[folds == 1], before.scores[folds == 1])
+    assert np.abs(after.scores[folds != 1] - before.scores[folds != 1]).max() > 0.01
+    assert np.abs(after.weights - before.weights)[folds == 1].max() > 0.1
+
+
+def test_noise_shows_in_the_weights_and_units_in_nothing(rng):
+    x = bent_draws(rng, 300)
+    values = bent_log_density(x)
+    noise = rng.normal(0.0, 1.0, 300)
+    folds = S.chain_folds(4, 75)
+    found = S.held_out_scores(x, values + noise, folds, noisy=True)
+    assert found.effective_share < 0.8
+    assert np.corrcoef(np.log(found.weights), -noise)[0, 1] > 0.7
+    scale = np.array([1e-6, 1e6])
+    scaled = S.held_out_scores(x * scale, values + noise, folds, noisy=True)
+    np.testing.assert_allclose(scaled.scores * scale, found.scores, rtol=1e-2, atol=1e-2)
+    assert scaled.score_error == pytest.approx(found.score_error, rel=0.05)
+
+
+def test_folds_are_spread_over_each_chain():
+    folds = S.chain_folds(3, 100)
+    assert folds.shape == (300,)
+    first = folds[:100]
+    assert all((first[a : a + 50] == k).any() for a in (0, 50) for k in range(4))
+    assert (np.diff(first) != 0).sum() < 25  # in blocks
+    assert (folds[100:200] == first).all()
+
+
+@pytest.mark.parametrize(("message", "change"), [
+    ("one number for each of 40 points", lambda values, folds: (values[:-1], folds)),
+    ("all 40 different points are in one fold", lambda values, folds: (values, 0 * folds)),
+    ("1 of 40 values are not finite", lambda values, folds: (np.r_[values[:-1], -np.inf], folds)),
+])  # fmt: skip
+def test_values_and_folds_without_meaning_are_refused(message, change, rng):
+    x = bent_draws(rng, 40)
+    with pytest.raises(ValueError, match=message):
+        S.held_out_scores(x, *change(bent_log_density(x), S.chain_folds(1, 40)))

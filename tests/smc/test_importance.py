@@ -111,7 +111,7 @@ def test_a_map_that_reaches_a_part_of_the_posterior_does_no_harm(rng, monkeypatc
     assert abs(share - 0.1) < 4.0 * 0.3 / math.sqrt(ess)
 
 
-def test_particles_stay_where_importance_sampling_is_worth_less(rng):
+def test_particles_stay_where_importance_sampling_is_worth_less_or_left_out(rng):
     """In thirty dimensions along curves, and where all draws are impossible."""
 
     def curved(x):
@@ -133,9 +133,6 @@ def test_particles_stay_where_importance_sampling_is_worth_less(rng):
     state, info = tempering.finish(rng, before, NOTHING._replace(evaluations=800), impossible, smc.Config())
     assert info.importance_ess == 0.0
     np.testing.assert_array_equal(state.particles.positions, positions)
-
-
-def test_it_can_be_left_out(rng):
     state = state_of(draws_of_modes(rng, 100, 0.5), two_modes)
     assert tempering.finish(rng, state, NOTHING, None, smc.Config(importance=False)) == (state, NOTHING)
 

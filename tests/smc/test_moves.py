@@ -1,3 +1,4 @@
+import tracemalloc
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -6,8 +7,9 @@ from scipy import stats
 
 from pymc_kernel import scores as S
 from pymc_kernel import smc
+from pymc_kernel.likelihood_free.learned_likelihood.residuals import Joint
 from pymc_kernel.mcmc import kameleon
-from pymc_kernel.smc.moves import Differences, covariance_factor
+from pymc_kernel.smc.moves import Differences, covariance_factor, fit_mixture
 from tests.mcmc.chains import proposal_covariance
 from tests.reference.bananas import BANANA, worst_p_value
 
@@ -70,8 +72,7 @@ def test_every_move_is_invariant(moves, rng):
 
 def test_kameleon_for_all_particles_is_kameleon_for_each(rng):
     moves = smc.Kameleon()
-    learned = learned_from_elsewhere(moves, rng)
-    learned = learned._replace(log_scale=0.3)
+    learned = learned_from_elsewhere(moves, rng)._replace(log_scale=0.3)
     points = BANANA.sample(rng, 50)
     proposals = moves.propose(np.random.default_rng(3), points, learned)
     scale = np.exp(0.3)
@@ -110,16 +111,13 @@ def test_draws_do_not_depend_on_the_number_of_threads(rng, monkeypatch):
             np.testing.assert_array_equal(found[0].log_ratio, other.log_ratio)
 
 
-def test_the_scale_follows_the_mean_acceptance(rng):
+def test_the_scale_follows_the_mean_acceptance_and_without_a_surrogate_particles_walk(rng):
     moves = smc.Walk(learning_rate=1.0)
     learned = learned_from_elsewhere(moves, rng)
     proposals = moves.propose(rng, BANANA.sample(rng, 10), learned)
     assert moves.adapt(learned, proposals, np.full(10, 0.734)).log_scale == pytest.approx(learned.log_scale + 0.5)
     fixed = replace(moves, learn_scale=False)
     assert fixed.adapt(learned, proposals, np.full(10, 0.734)).log_scale == learned.log_scale
-
-
-def test_without_a_surrogate_particles_walk(rng):
     moves = smc.Hamiltonian()
     positions = rng.normal(size=(50, 2))
     nowhere = smc.Evaluated(positions, np.full(50, -np.inf), np.zeros(50))
@@ -129,18 +127,48 @@ def test_without_a_surrogate_particles_walk(rng):
     assert moves.scale_of(learned) == pytest.approx(2.38 / np.sqrt(2))
 
 
-def test_collapsed_particles_are_an_error(rng):
-    positions = np.column_stack([rng.normal(size=20), np.ones(20)])
-    with pytest.raises(ValueError, match="into a subspace of the 2"):
-        covariance_factor(positions)
-    with pytest.raises(ValueError, match="into a subspace of the 1"):
-        covariance_factor(np.full((12, 1), 0.001))  # whose mean is rounded
-    line = rng.normal(size=(20, 1)) * [1.0, 2.0, -1.0]
-    with pytest.raises(ValueError, match="into a subspace of the 3"):
-        covariance_factor(line)
-
-
-def test_the_tempered_density_of_impossible_places():
+def test_collapsed_particles_are_an_error_and_impossible_places_have_no_density(rng):
+    flat, line = np.column_stack([rng.normal(size=20), np.ones(20)]), rng.normal(size=(20, 1)) * [1.0, 2.0, -1.0]
+    for positions in (flat, np.full((12, 1), 0.001), line):  # the mean of the second is rounded
+        with pytest.raises(ValueError, match=f"into a subspace of the {positions.shape[1]}"):
+            covariance_factor(positions)
     places = smc.Evaluated(np.zeros((4, 1)), np.array([0.0, -np.inf, np.nan, 1.0]), np.array([-np.inf, 1.0, 1.0, 2.0]))
     np.testing.assert_array_equal(places.log_density(0.5), [-np.inf, -np.inf, -np.inf, 2.0])
     np.testing.assert_array_equal(places.log_density(0.0)[[0, 3]], [-np.inf, 1.0])
+
+
+MEANS = np.array([[0.0, 1.0], [300.0, -2.0]])
+COVARIANCES = np.array([[[4.0, 1.0], [1.0, 1.0]], [[100.0, -3.0], [-3.0, 0.2]]])
+MIXTURE = Joint(np.log([0.3, 0.7]), MEANS, np.linalg.inv(np.linalg.cholesky(COVARIANCES)))
+
+
+def test_density_is_that_of_scipy_and_draws_are_from_it(rng):
+    points = MIXTURE.sample(600, rng)  # more than one block
+    first, second = (stats.multivariate_normal(*moments) for moments in zip(MEANS, COVARIANCES, strict=True))
+    exact = np.log(0.3 * first.pdf(points) + 0.7 * second.pdf(points))
+    np.testing.assert_allclose(MIXTURE.log_densities(points), exact, rtol=1e-10)
+    points = MIXTURE.sample(40_000, rng)
+    left = points[:, 0] < 100.0
+    assert left.mean() == pytest.approx(0.3, abs=0.01)
+    np.testing.assert_allclose(np.cov(points[~left].T), COVARIANCES[1], rtol=0.05, atol=0.1)
+    np.testing.assert_allclose(points[left].mean(axis=0), MEANS[0], atol=0.06)
+
+
+def test_a_fit_finds_parts_that_are_apart_and_draws_in_many_dimensions_take_no_matrix_each(rng):
+    points = MIXTURE.sample(3000, rng)
+    fit = fit_mixture(rng, points)
+    gain = MIXTURE.log_densities(points) - fit.log_densities(points)
+    assert gain.mean() < 0.35  # nats: tails are heavier on purpose
+    assert gain.max() < 2.5
+    wide = Joint(np.zeros(1), np.zeros((1, 100)), np.eye(100)[None])
+    tracemalloc.start()
+    points = wide.sample(5000, rng)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 5 * points.nbytes
+
+
+@pytest.mark.parametrize("points", [np.zeros((5, 2)), np.ones((40, 3)), np.eye(6)])
+def test_degenerate_points_give_a_density(points, rng):
+    fit = fit_mixture(rng, points)
+    assert np.isfinite(fit.log_densities(fit.sample(10, rng))).all()

@@ -5,6 +5,7 @@ import pytest
 from scipy import stats
 
 from pymc_kernel import smc
+from pymc_kernel.smc import weights as W
 
 DATA = np.array([1.2, -0.3, 2.0])
 # theta ~ N(0, 3^2) in each of three coordinates, y ~ N(theta, 0.5^2).
@@ -19,11 +20,11 @@ def evaluate(positions):
     return prior, likelihood
 
 
-def run(seed, moves, num_particles=1000, evaluate=evaluate, **kwargs):
+def run(seed, moves, num_particles=1000, evaluate=evaluate, **settings):
     rng = np.random.default_rng(seed)
     start = 3.0 * rng.standard_normal((num_particles, 3))
     particles = smc.Evaluated(start, *evaluate(start))
-    return smc.sample(rng, particles, evaluate, smc.Config(moves, **kwargs))
+    return smc.sample(rng, particles, evaluate, smc.Config(moves, **settings))
 
 
 def test_particles_forget_where_they_began_in_many_dimensions():
@@ -105,21 +106,60 @@ def test_particles_that_are_impossible_are_left_behind():
     assert state.log_evidence == pytest.approx(TRUTH + math.log(share), abs=0.3)
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"min_moves": 5, "max_moves": 3}, "max_moves must be a whole number >= 5"),
-        ({"schedule": (0.5, 0.2, 1.0)}, "increasing"),
-        ({"schedule": (0.0, 1.0)}, "the first above 0"),
-    ],
-)
-def test_settings_are_checked(settings, message):
+@pytest.mark.parametrize(("call", "message"), [
+    (lambda: smc.Config(min_moves=5, max_moves=3), "max_moves must be a whole number >= 5"),
+    (lambda: smc.Config(schedule=(0.5, 0.2, 1.0)), "increasing"),
+    (lambda: smc.Config(schedule=(0.0, 1.0)), "the first above 0"),
+    (lambda: smc.init(smc.Evaluated(np.zeros((3, 2)), np.zeros(3), np.zeros(2))), "at least two particles"),
+    (
+        lambda: run(1, smc.Walk(), evaluate=lambda x: (evaluate(x)[0], np.full(len(x), -np.inf))),
+        "likelihood of all 1000 particles is zero",
+    ),
+])  # fmt: skip
+def test_settings_and_particles_are_checked(call, message):
     with pytest.raises(ValueError, match=message):
-        smc.Config(**settings)
+        call()
 
 
-def test_bad_particles_are_refused():
-    with pytest.raises(ValueError, match="at least two particles"):
-        smc.init(smc.Evaluated(np.zeros((3, 2)), np.zeros(3), np.zeros(2)))
-    with pytest.raises(ValueError, match="likelihood of all 1000 particles is zero"):
-        run(1, smc.Walk(), evaluate=lambda x: (evaluate(x)[0], np.full(len(x), -np.inf)))
+def test_resampling_is_unbiased_and_counts_differ_by_less_than_one_from_their_means(rng):
+    weights = np.array([0.0, 0.05, 0.3, 0.0, 0.45, 0.2, 0.0])
+    counts = np.array([np.bincount(W.resample(rng, weights, 5), minlength=7) for _ in range(20_000)])
+    np.testing.assert_allclose(counts.mean(axis=0), 5 * weights, atol=4 * 1.2 / math.sqrt(20_000))
+    assert (counts[:, weights == 0.0] == 0).all()
+    weights = rng.dirichlet(np.ones(50))
+    for _ in range(50):
+        counts = np.bincount(W.resample(rng, weights, 200), minlength=50)
+        assert np.abs(counts - 200 * weights).max() <= 1.0
+    weights = np.array([0.5, 0.5 - 1e-17, 0.0])  # the last one is never chosen
+    assert W.resample(rng, weights / weights.sum(), 1000).max() <= 1
+
+
+def test_effective_shares_and_means():
+    assert W.effective_share(np.zeros(7)) == pytest.approx(1.0)
+    assert W.effective_share(np.array([0.0, -np.inf, -np.inf, -np.inf])) == pytest.approx(0.25)
+    assert W.effective_share(np.full(3, -np.inf)) == 0.0
+    w = np.exp(log := np.array([0.0, 1.0, -2.0]))
+    assert W.effective_share(log + 800.0) == pytest.approx(w.sum() ** 2 / (3 * (w**2).sum()))
+    log = np.array([-1000.0, -1001.0, -np.inf])
+    assert W.log_mean_exp(log) == pytest.approx(-1000 + math.log((1 + math.exp(-1)) / 3))
+    np.testing.assert_allclose(W.normalized(log), np.array([1, math.exp(-1), 0]) / (1 + math.exp(-1)))
+    assert W.log_mean_exp(np.full(2, -np.inf)) == -np.inf
+    for bad in (np.full(2, -np.inf), np.array([0.0, np.nan]), np.array([0.0, np.inf])):
+        with pytest.raises(ValueError, match="finite weight"):
+            W.normalized(bad)
+
+
+def test_next_temperature_reaches_the_wanted_share(rng):
+    likelihood = -50.0 * rng.standard_normal(500) ** 2
+    beta = 0.0
+    for _ in range(3):
+        following = W.next_temperature(likelihood, beta, 0.5)
+        assert W.effective_share((following - beta) * likelihood) == pytest.approx(0.5, abs=1e-6)
+        beta = following
+    assert W.next_temperature(1e-3 * likelihood, 0.9, 0.5) == 1.0
+    likelihood = np.where(rng.random(1000) < 0.9, -np.inf, -20.0 * rng.standard_normal(1000) ** 2)
+    step = W.next_temperature(likelihood, 0.0, 0.5)
+    alive = likelihood[likelihood > -np.inf]
+    assert W.effective_share(step * alive) == pytest.approx(0.5, abs=1e-6)
+    with pytest.raises(ValueError, match="all 4 particles is zero"):
+        W.next_temperature(np.full(4, -np.inf), 0.0, 0.5)

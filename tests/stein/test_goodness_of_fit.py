@@ -1,28 +1,39 @@
 """Levels are tested with the false-alarm rate of the test of the test below 1 in 1,000 for each."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from pymc_kernel import stein
 from pymc_kernel.stein.draws import as_chains, merge_repeats
 from pymc_kernel.stein.goodness_of_fit import corrected
-from tests.reference.exact_draws import autoregressive, normal, p_values, shifted
+from tests.reference import exact_draws as exact
+
+EXACT, CHAINS = (0.03, 0.07), (0.02, 0.08)  # bounds of the share; of 1,000 repetitions it has an error of .7 %
+MARGINS = exact.INDEPENDENT | {"coordinates": True}
+LEVELS = {  # seed, bounds, settings, draws and scores
+    "normal": (3, EXACT, exact.INDEPENDENT, lambda r: exact.normal(r.standard_normal((200, 2)))),
+    "normal, margins": (3, EXACT, MARGINS, lambda r: exact.normal(r.standard_normal((200, 2)))),
+    "correlation .5": (3, CHAINS, {}, lambda r: exact.normal(exact.autoregressive(r, 0.5, 3000, 2))),
+    "correlation .9": (3, CHAINS, {}, lambda r: exact.normal(exact.autoregressive(r, 0.9, 3000, 2))),
+    "funnel": (12, EXACT, exact.INDEPENDENT, lambda r: exact.funnel(r, 100, 5)),
+    "funnel of two": (12, EXACT, exact.INDEPENDENT, lambda r: exact.funnel(r, 400, 2)),
+    "horseshoe": (12, EXACT, exact.INDEPENDENT, lambda r: exact.horseshoe(r, 300, 5)),
+    "effects": (12, EXACT, exact.INDEPENDENT, lambda r: exact.effects(r, 250, 8)),
+    "correlated funnel": (13, (0.02, 0.085), {}, exact.correlated_funnel),
+} | {
+    f"{make.__name__} of {n}": (17, EXACT, exact.INDEPENDENT, partial(make, n=n, d=2))
+    for make in (exact.log_scale, exact.log_gamma, exact.cauchy)
+    for n in (100, 200, 300)
+}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("coordinates", [False, True])
-def test_level_for_independent_draws(coordinates):
-    """1,000 repetitions: the standard error of 5 % is .7 %."""
-    settings = {"coordinates": coordinates, "flip_probability": 0.5, "thin": 1}
-    found = p_values(lambda rng: normal(rng.standard_normal((200, 2))), 1000, 3, **settings)
-    assert 0.03 <= np.mean(found <= 0.05) <= 0.07
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("correlation", [0.5, 0.9])
-def test_level_for_correlated_draws(correlation):
-    found = p_values(lambda rng: normal(autoregressive(rng, correlation, 3000, 2)), 1000, 3)
-    assert 0.02 <= np.mean(found <= 0.05) <= 0.08
+@pytest.mark.parametrize("name", LEVELS)
+def test_level(name):
+    seed, (low, high), settings, make = LEVELS[name]
+    assert low <= np.mean(exact.p_values(make, 1000, seed, **settings) <= 0.05) <= high
 
 
 @pytest.mark.long
@@ -30,16 +41,16 @@ def test_several_chains_have_signs_of_their_own():
     """Thirty short chains: p-values with a mean of 1/2, of a standard error of .032; shared signs give .6."""
 
     def make(rng):
-        return normal(np.stack([autoregressive(rng, 0.7, 30, 2) for _ in range(30)]))
+        return exact.normal(np.stack([exact.autoregressive(rng, 0.7, 30, 2) for _ in range(30)]))
 
-    assert abs(p_values(make, 80, 3).mean() - 0.5) < 0.1
+    assert abs(exact.p_values(make, 80, 3).mean() - 0.5) < 0.1
 
 
 @pytest.mark.parametrize("d", [2, 25])
 def test_power_of_ours(d):
     rng = np.random.default_rng(2)
     for _ in range(5):
-        draws = shifted(rng, 500, d)
+        draws = exact.shifted(rng, 500, d)
         assert stein.ksd_test(draws, -draws, num_replicates=100, rng=rng).p_value <= 0.1
 
 
@@ -61,20 +72,26 @@ def test_a_share_is_blamed_on_its_coordinate(rng):
 def test_thinning_and_signs_follow_the_correlation(rng):
     independent = stein.ksd_test(x := rng.standard_normal((1000, 2)), -x)
     assert (independent.thin, independent.flip_probability) == (1, 0.5)
-    slow = stein.ksd_test(x := autoregressive(rng, 0.95, 4000, 2), -x)
+    slow = stein.ksd_test(x := exact.autoregressive(rng, 0.95, 4000, 2), -x)
     assert 20 <= slow.thin <= 60
     assert slow.flip_probability == 0.1
     assert slow.num_draws == -(-4000 // slow.thin)
     assert stein.choose_thinning(x, (4000,)) == slow.thin
 
 
-def test_wrong_weights_of_separated_modes_are_not_seen(rng):
+def test_wrong_weights_of_modes_are_not_seen_and_weights_put_scores_of_another_density_right(rng):
     """What the docstrings warn of: an even mixture far apart, drawn 9 to 1, passes; a shifted mode does not."""
     side = np.where(rng.random(1000) < 0.9, 1.0, -1.0)
     draws = 8.0 * side + rng.standard_normal(1000)
     scores = 8.0 * np.tanh(8.0 * draws) - draws
     assert stein.ksd_test(draws, scores).p_value > 0.05
     assert stein.ksd_test(draws + 0.5, 8.0 * np.tanh(8.0 * (draws + 0.5)) - draws - 0.5).p_value < 0.01
+    draws, scores, weights = of_another_density(rng)
+    assert stein.ksd_test(draws, scores).p_value < 0.01
+    assert stein.ksd_test(draws, scores, weights=weights).p_value > 0.05
+    assert stein.ksd_test(draws, scores, weights=1e3 * weights.ravel()).p_value > 0.05
+    moved = of_another_density(rng, shift=0.3)
+    assert stein.ksd_test(*moved[:2], weights=moved[2]).p_value < 0.01
 
 
 def of_another_density(rng, shift=0.0, n=1000):
@@ -83,15 +100,6 @@ def of_another_density(rng, shift=0.0, n=1000):
     scores = -(draws - 0.4) / 1.44
     log_ratio = 0.5 * draws**2 - 0.5 * (draws - 0.4) ** 2 / 1.44
     return draws, scores, np.exp(log_ratio[..., 0])
-
-
-def test_weights_put_scores_of_another_density_right(rng):
-    draws, scores, weights = of_another_density(rng)
-    assert stein.ksd_test(draws, scores).p_value < 0.01
-    assert stein.ksd_test(draws, scores, weights=weights).p_value > 0.05
-    assert stein.ksd_test(draws, scores, weights=1e3 * weights.ravel()).p_value > 0.05
-    moved = of_another_density(rng, shift=0.3)
-    assert stein.ksd_test(*moved[:2], weights=moved[2]).p_value < 0.01
 
 
 def test_weighted_discrepancy_is_the_sum_over_weighted_pairs(rng):
@@ -109,9 +117,8 @@ def test_weighted_discrepancy_is_the_sum_over_weighted_pairs(rng):
 
 @pytest.mark.parametrize("weights", [np.ones(49), np.full(50, -1.0), np.zeros(50), np.full(50, np.nan)])
 def test_weights_without_meaning_are_refused(weights, rng):
-    draws = rng.standard_normal((50, 2))
     with pytest.raises(ValueError, match="weights must"):
-        stein.ksd_test(draws, -draws, weights=weights)
+        stein.ksd_test(*exact.normal(rng.standard_normal((50, 2))), weights=weights)
 
 
 def test_p_values_are_corrected_for_all_tests(rng):
