@@ -61,12 +61,9 @@ def test_a_vectorized_simulator_is_called_once_an_evaluation():
     assert sizes[-1] == (1, 1)
     simulated = pk.simulate(200, model=model, random_seed=1, progressbar=False)
     assert simulated["simulation_stats"].attrs["not_finite"] < 10
-
-
-def test_a_vectorized_simulator_that_forgets_the_size_is_told():
-    model = abc_model(simulator=lambda rng, theta, size: rng.normal(theta, 1.0, size=size[1:]), vectorized=True)
+    forgetful = abc_model(simulator=lambda rng, theta, size: rng.normal(theta, 1.0, size[1:]), vectorized=True)
     with pytest.raises(ValueError, match="first dimension must be size"):
-        sample(model, pk.AdaptiveMetropolis, cores=1)
+        sample(forgetful, pk.AdaptiveMetropolis, cores=1)
 
 
 def long_model(num_observed=50, prior_spread=10.0, simulator=normal_simulator, **kwargs):
@@ -163,12 +160,14 @@ def test_constrained_discrete_and_hierarchical_parameters_have_a_bandwidth():
     assert model["y_epsilon"].get_value().shape == (60, 60)
 
 
-def test_synthetic_likelihood_of_normal_summaries_is_exact():
+def test_synthetic_likelihood_of_normal_summaries_is_exact_and_these_are_not_spoken_of(caplog):
     """Mean of 20 observations, unbiased: the posterior is that of the exact likelihood, for 10 simulations."""
     data = np.random.default_rng(0).normal(0.7, 1.0, 20)
     model = abc_model(pk.SyntheticLikelihood, observed=data, summary=np.mean, num_simulations=10)
     draws = sample(model, pk.AdaptiveMetropolis, cores=1, draws=2000, tune=500)["posterior"]["theta"]
     assert_exact(draws, mean=20 * data.mean() / 21, spread=1.0 / np.sqrt(21.0))
+    assert "taken for normal" not in caplog.text
+    pk.sample_pmc(200, chains=1, iterations=5, model=model, random_seed=1, progressbar=False)  # warnings are errors
 
 
 def test_a_simulator_that_fails_is_counted_and_said():
@@ -248,11 +247,6 @@ def synthetic_model(simulator, observed):
     return abc_model(pk.SyntheticLikelihood, simulator, **settings)
 
 
-def sample_with_checks(model, step):
-    with model:
-        pm.sample(1000, tune=300, chains=2, cores=1, step=step(), random_seed=5, progressbar=False)
-
-
 def none_of_thirty():
     """Rare events: the normal approximation is .2 to .3 posterior standard deviations off."""
     events = lambda rng, theta, size: (rng.random(size) < 1.0 / (1.0 + np.exp(1.0 - theta))).astype(float)  # noqa: E731
@@ -260,7 +254,7 @@ def none_of_thirty():
 
 
 def test_summaries_that_are_not_normal_where_the_posterior_is_are_said(caplog):
-    sample_with_checks(none_of_thirty(), pk.AdaptiveMetropolis)
+    sample(none_of_thirty(), pk.AdaptiveMetropolis, cores=1, draws=1000, tune=300)
     said = [r.getMessage() for r in caplog.records if "taken for normal" in r.getMessage()]
     assert said
     assert "mean of theta" in said[0]
@@ -275,12 +269,3 @@ def test_samplers_say_it_once_and_so_does_the_report_of_any_draws(capsys, caplog
         assert "taken for normal" not in caplog.text  # which holds what chains say for themselves
         assert pk.diagnose(draws, model=model, random_seed=1)
     assert "'y' are taken for normal" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_normal_summaries_are_not_spoken_of(caplog):
-    model = synthetic_model(normal_simulator, np.full(5, 0.7))
-    sample_with_checks(model, pk.AdaptiveMetropolis)
-    assert "taken for normal" not in caplog.text
-    with model:
-        pk.sample_pmc(200, chains=1, iterations=5, random_seed=1, progressbar=False)  # warnings are errors

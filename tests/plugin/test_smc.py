@@ -2,6 +2,7 @@
 
 import math
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -62,19 +63,6 @@ def same(one, other):
     return drawn and np.array_equal(one["smc_stats"]["log_evidence"], other["smc_stats"]["log_evidence"])
 
 
-@pytest.mark.long
-def test_same_draws_for_one_and_two_cores():
-    """The noisy case is the harder one, of the kernel that learns most."""
-    one, parallel, other = (
-        sample(noisy_model(), pk.KernelHMCSMC, draws=60, **settings)
-        for settings in ({}, {"cores": 2}, {"random_seed": 4})
-    )
-    assert same(one, parallel)
-    assert not same(one, other)
-    evidence = one["smc_stats"]["log_evidence"].values
-    assert evidence[0] != evidence[1]
-
-
 @pytest.mark.parametrize("kernel", [pk.ASMC, pk.KASMC, pk.KernelHMCSMC])
 @pytest.mark.machine_code
 def test_evidence_and_posterior_of_a_conjugate_model(kernel):
@@ -130,11 +118,17 @@ def test_chains_of_different_length_are_padded():
     np.testing.assert_array_equal(tidy["num_stages"], [3, 2])
 
 
-def test_an_executor_gives_the_same_draws():
-    alone = sample(noisy_model(), pk.ASMC, draws=64)
+@pytest.mark.parametrize("kernel", [pk.ASMC, pytest.param(pk.KernelHMCSMC, marks=pytest.mark.long)])
+def test_same_draws_for_any_cores_and_executor(kernel):
+    """The noisy case is the harder one."""
+    drawn = partial(sample, noisy_model(), kernel, draws=60)
+    alone = drawn()
     with ThreadPoolExecutor(2) as pool:
-        for _ in range(2):
-            assert same(sample(noisy_model(), pk.ASMC, draws=64, executor=pool), alone)
+        for settings in ({"cores": 2}, {"executor": pool}, {"executor": pool}):
+            assert same(drawn(**settings), alone)
+    assert not same(drawn(random_seed=4), alone)
+    first, second = alone["smc_stats"]["log_evidence"].values
+    assert first != second
 
 
 def test_a_black_box_is_sampled():
