@@ -82,9 +82,8 @@ def given_particles(monkeypatch):
 
 
 def test_places_on_the_way_are_draws_of_the_powers_below_one():
-    prior = SimpleNamespace(
-        draw=lambda rng, n: rng.normal(0.0, 10.0, (n, 1)), log_density=lambda x: stats.norm.logpdf(x[:, 0], 0.0, 10.0)
-    )
+    prior = mock.Mock(draw=lambda rng, n: rng.normal(0.0, 10.0, (n, 1)))
+    prior.log_density = lambda x: stats.norm.logpdf(x[:, 0], 0.0, 10.0)
     draws = sample_particles(np.random.default_rng(2), prior, lambda x: -0.5 * (x[:, 0] / 0.1) ** 2, 400)
     assert len(draws.passed) == len(draws.powers) > 3
     for power, positions in zip((0.0, *draws.powers), draws.passed, strict=False):
@@ -92,9 +91,8 @@ def test_places_on_the_way_are_draws_of_the_powers_below_one():
 
 
 def test_places_of_each_population_are_before_each_of_its_powers(search, monkeypatch):
-    found = SimpleNamespace(
-        positions=np.zeros((250, 1)), powers=(0.1, 0.5, 1.0), passed=tuple(np.full((9, 1), i) for i in (0.0, 1.0, 2.0))
-    )
+    passed = tuple(np.full((9, 1), i) for i in (0.0, 1.0, 2.0))
+    found = SimpleNamespace(positions=np.zeros((250, 1)), powers=(0.1, 0.5, 1.0), passed=passed)
     monkeypatch.setattr(chains, "sample_particles", lambda *_: found)
     particles = Particles(search.chains, ModelPrior(search.model), np.random.default_rng(3))
     particles.draw(4)

@@ -1,4 +1,5 @@
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pymc as pm
@@ -93,19 +94,11 @@ def test_a_search_does_not_end_before_modes_that_may_be_there_were_evaluated():
 @pytest.mark.parametrize("held_out", [0.01, 0.3])
 def test_the_distance_is_also_that_at_all_places_like_the_draws(held_out, monkeypatch):
     """Whether or not anything is learned after these."""
-
-    class Places(list):
-        def add(self, *_):
-            pass
-
     search = search_with([(0.02, 0.02, 1.0)], held_out=held_out, rhat=1.0)
-    search.record, search.best, search.is_confirmed = Places(), None, False
-    for name, value in (
-        ("_measured_at_fresh", ((0.02, 0.02, 1.0), np.zeros(0))),
-        ("_take_in_modes", None),
-        ("_found", np.empty(0)),
-    ):
-        monkeypatch.setattr(Search, name, lambda *_, value=value: value)
+    search.record, search.best, search.is_confirmed = mock.MagicMock(), None, False
+    monkeypatch.setattr(Search, "_measured_at_fresh", lambda *_: ((0.02, 0.02, 1.0), np.zeros(0)))
+    monkeypatch.setattr(Search, "_take_in_modes", lambda *_: None)
+    monkeypatch.setattr(Search, "_found", lambda *_: np.empty(0))
     search.add(np.zeros((2, 1)), [], np.repeat("own", 2))
     assert search.is_confirmed
     assert search.best.distance == max(0.02, held_out)

@@ -29,16 +29,14 @@ def same(one, other):
     return all(one[g].to_dataset().equals(other[g].to_dataset()) for g in groups)
 
 
-def small_model(spread=0.5, shift=None):
+def small_model(spread=0.5, block=pm.Normal):
     with pm.Model() as model:
-        theta = pm.Normal("theta", 2, 1)
-        if shift is None:
-            pm.Normal("y", theta, spread, observed=np.zeros(2))
-        else:
-            pm.Simulator(
-                "y", lambda rng, theta, size: rng.normal(theta + shift, spread, size), theta, observed=np.zeros(2)
-            )
+        block("y", pm.Normal("theta", 2, 1), spread, observed=np.zeros(2))
     return model
+
+
+def shifted(name, theta, spread, observed):
+    pm.Simulator(name, lambda rng, theta, size: rng.normal(theta + 1.0, spread, size), theta, observed=observed)
 
 
 def failing(rng, theta, size):
@@ -264,7 +262,7 @@ def test_a_store_goes_on_and_grows(tmp_path):
         (lambda: {"random_seed": 2}, 'seed: "1" there, "2" now'),
         (lambda: {"batch_size": 3}, "batch size: 5 there, 3 now"),
         (lambda: {"model": small_model(spread=0.6)}, "constants"),
-        (lambda: {"model": small_model(shift=1.0)}, "graph"),
+        (lambda: {"model": small_model(block=shifted)}, "graph"),
     ],
 )
 def test_another_model_seed_or_batch_size_is_refused(tmp_path, change, what):

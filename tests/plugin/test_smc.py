@@ -15,10 +15,7 @@ from pymc_kernel.plugin.samplers import smc
 from pymc_kernel.plugin.warn import findings_in
 from tests.plugin.models import black_box_model, noisy_normal
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The number of samples is too small"),
-    pytest.mark.filterwarnings("ignore:Populations of particles"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small", "ignore:Populations of particles")
 DATA = np.array([1.0, 2.0, 4.0])
 PLAIN = {"learn_covariance": False, "learn_scale": False}
 QUIET = {"progressbar": False, "compute_convergence_checks": False}

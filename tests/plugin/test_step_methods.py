@@ -203,6 +203,8 @@ def test_float32():
     with pytensor.config.change_flags(floatX="float32"):
         idata = sample(exact_model(), pk.KAMH, cores=1)
     assert idata["posterior"]["z"].dtype == np.float32
+    # Exact densities have no statistics of noise.
+    assert not {"log_estimate_variance", "failed_share_y"} & set(idata["sample_stats"].data_vars)
     assert (idata["sample_stats"]["evaluations"] == 1).all()
 
 
@@ -243,11 +245,6 @@ def test_estimates_of_zero_count_as_failures():
     failed = told["failed_share_y"].values
     assert set(np.unique(failed)) == {0.0, 1.0}
     assert (told["moved"].values[failed == 1.0] == 0.0).all()
-
-
-def test_exact_densities_have_no_statistics_of_noise():
-    idata = sample(exact_model(), pk.AdaptiveMetropolis, cores=1, draws=5, tune=5)
-    assert not {"log_estimate_variance", "failed_share_y"} & set(idata["sample_stats"].data_vars)
 
 
 @pytest.mark.long

@@ -10,16 +10,7 @@ import pymc_kernel as pk
 from benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.plugin.model import estimated
-from tests.plugin.models import (
-    STEPS,
-    advance,
-    exact_model,
-    noisy_model,
-    noisy_normal,
-    normal_simulator,
-    same_draws,
-    sample,
-)
+from tests.plugin.models import STEPS, exact_model, noisy_model, noisy_normal, normal_simulator, same_draws, sample
 
 
 def _nested(mean):
@@ -87,7 +78,7 @@ def test_what_a_step_cannot_do_is_refused_before_any_work(variable, step, settin
 
 
 def begun(model, make_step=pk.KAMH, *names):
-    """A step for the variables of some names, or all, whose chain begins."""
+    """A step, for variables of some names or for all, whose chain begins."""
     with model:
         step = make_step([model[name] for name in names] or None)
     step.setup_chain(np.random.default_rng(3), 10, 10)
@@ -102,12 +93,10 @@ def test_a_start_without_density_is_a_clear_error():
 
 
 def test_a_compound_whose_steps_see_different_densities_is_named():
-    model = exact_model()
-    step = begun(model, pk.KAMH, "z")
-    [point] = advance(step, model.initial_point(), 1)
-    point["x"] = np.full((2, 2), np.nan)
+    step = begun(model := exact_model(), pk.KAMH, "z")
+    point, _ = step.step(model.initial_point())
     with pytest.raises(NonFiniteStartError, match="KAMH for z: after another step moved the chain"):
-        step.step(point)
+        step.step(point | {"x": np.full((2, 2), np.nan)})
 
 
 def test_a_second_step_on_a_noisy_block_is_refused():
