@@ -180,7 +180,10 @@ def test_rows_of_too_many_parameters(rng):
 def test_chosen_draws_in_pairs(backend, rng):
     draws = {f"x{i}": rng.normal(size=(2, 60)) for i in range(5)} | {"theta": rng.normal(size=(2, 60, 2))}
     tree = az.from_dict({"posterior": draws}, coords={"school": ["a", "b"]}, dims={"theta": ["school"]})
-    plot = partial(pk.plot_stein_thin, tree, 10, score=lambda x: -x, backend=backend)
+    with pm.Model(coords={"school": ["a", "b"]}) as model:
+        for name in draws:
+            pm.Normal(name, dims="school" if name == "theta" else None)
+    plot = partial(pk.plot_stein_thin, tree, 10, model=model, score=lambda x: -x, backend=backend)
     with pytest.warns(UserWarning, match="7 parameters make 49 panels: pairs of x0, x1, x2, x3, x4 .* max_parameters="):
         matrix = plot()
     check_page(matrix, ["all draws", "chosen"])
