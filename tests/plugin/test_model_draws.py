@@ -7,21 +7,18 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.reports import model_draws
 
 
-@pytest.mark.parametrize(
-    ("stored", "known", "is_other"),
-    [
-        (np.array([1.1, 2.0], np.float32), np.array([1.1, 2.0]), False),
-        (np.array([1.1, np.nan]), np.array([1.1, np.nan]), False),
-        (np.array([1.1 + 1e-6, 2.0]), np.array([1.1, 2.0]), True),
-        (np.array([1.1]), np.array([1.1, 2.0]), True),
-        (np.array([10**7 + 1, 2]), np.array([10**7, 2]), True),
-        (np.array(["mon", "tue"]), np.array([0.0, 1.0]), True),
-        (np.array([1.0, None, np.nan], object), np.array([1.0, None, np.nan], object), False),
-        (np.array([1, 2], "M8[D]"), np.array([1.0, 2.0]), True),
-    ],
-)
-def test_the_same_data_in_another_precision_are_no_other_data(stored, known, is_other):
-    assert model_draws._are_same(stored, known) is not is_other
+def test_the_same_data_in_another_precision_are_no_other_data():
+    for stored, known, is_other in (
+        (np.array([1.1, 2.0], np.float32), [1.1, 2.0], False),
+        (np.array([1.1, np.nan]), [1.1, np.nan], False),
+        (np.array([1.1 + 1e-6, 2.0]), [1.1, 2.0], True),
+        (np.array([1.1]), [1.1, 2.0], True),
+        (np.array([10**7 + 1, 2]), [10**7, 2], True),
+        (np.array(["mon", "tue"]), [0.0, 1.0], True),
+        (np.array([1.0, None, np.nan], object), [1.0, None, np.nan], False),
+        (np.array([1, 2], "M8[D]"), [1.0, 2.0], True),
+    ):
+        assert model_draws._are_same(stored, np.array(known)) is not is_other
 
 
 @pytest.mark.parametrize("group", ["observed_data", "constant_data"])
@@ -30,17 +27,17 @@ def test_draws_of_other_data_are_said(group, rng, recwarn):
         predictors, data = pm.Data("a", [1.0, 2.0]), pm.Data("b", [1.0, 3.0])
         x = pm.Normal("x")
         pm.Normal("y", x * predictors, 1.0, observed=data)
-    name = "y" if group == "observed_data" else "a"
-    held = {"y": np.array([1.0, 3.0]), "a": np.array([1.0, 2.0])}
+    name, held = ("y", [1.0, 3.0]) if group == "observed_data" else ("a", [1.0, 2.0])
     draws = {"posterior": {"x": rng.normal(1.0, 0.6, (4, 50))}}
-    pk.ksd_test(az.from_dict(draws | {group: {name: held[name]}}), model=model, num_replicates=10)
-    pk.ksd_test(az.from_dict(draws), model=model, num_replicates=10)
-    other = az.from_dict(draws | {group: {name: held[name] + 1.0}})
-    pk.ksd_test(other, model=model, score=lambda x: -x, num_replicates=10)  # perhaps that of another distribution
+    settings = {"model": model, "num_replicates": 10}
+    pk.ksd_test(az.from_dict(draws | {group: {name: np.array(held)}}), **settings)
+    pk.ksd_test(az.from_dict(draws), **settings)
+    other = az.from_dict(draws | {group: {name: np.array(held) + 1.0}})
+    pk.ksd_test(other, score=lambda x: -x, **settings)  # perhaps that of another distribution
     assert not recwarn
-    pk.ksd_test(other, model=model, num_replicates=10)
-    pk.summary(other, model=model, num_replicates=10)
-    pk.plot_ksd(other, model=model, num_replicates=10, backend="none")
+    pk.ksd_test(other, **settings)
+    pk.summary(other, **settings)
+    pk.plot_ksd(other, backend="none", **settings)
     said = [w for w in recwarn if f"other data for {name} " in str(w.message)]
     assert [w.filename for w in said] == [__file__] * 3
 
@@ -63,17 +60,20 @@ def test_data_that_the_posterior_does_not_depend_on_and_rounding_are_no_other_da
         model_draws._warn_of_other_data(az.from_dict(groups), model)
 
 
-def test_offsets_that_were_left_out_follow_from_their_effects():
+def test_offsets_that_were_left_out_follow_from_effects_that_are_not_bent_or_mixed(rng):
     """As of Bambi's models, whose draws have the effects of groups, but not their offsets."""
-    rng = np.random.default_rng(0)
+    others = {"bent": lambda z: z**3, "mixed": lambda z: z.cumsum(axis=-1), "nothing": lambda z: 0.0 * z}
     with pm.Model() as model:
         spread = pm.HalfNormal("spread")
         offset = pm.Normal("offset", shape=(3, 2))
         pm.Deterministic("effect", 1.0 + spread * offset)
         pm.Deterministic("total", offset.sum())
+        for name, function in others.items():
+            pm.Deterministic(name, function(offset))
         pm.Normal("y", offset.sum(), 1.0, observed=1.0)
     draws = {"spread": rng.gamma(2.0, size=(2, 50)), "offset": rng.normal(size=(2, 50, 3, 2))}
     kept = {"effect": 1.0 + draws["spread"][..., None, None] * draws["offset"], "total": draws["offset"].sum((2, 3))}
+    kept |= {name: function(draws["offset"]) for name, function in others.items()}
     run = az.from_dict({"posterior": draws | kept})
     whole = run["posterior"].to_dataset()
     less = whole.drop_vars("offset")
@@ -84,16 +84,3 @@ def test_offsets_that_were_left_out_follow_from_their_effects():
     for told_by_nothing in (less.drop_vars("effect"), less.drop_vars("spread")):
         with pytest.raises(ValueError, match="the draws have no"):
             pk.unconstrained_draws(told_by_nothing, model)
-
-
-def test_offsets_do_not_follow_from_effects_that_are_bent_or_mixed():
-    with pm.Model() as model:
-        offset = pm.Normal("offset", shape=3)
-        pm.Deterministic("bent", offset**3)
-        pm.Deterministic("mixed", offset.cumsum())
-        pm.Deterministic("nothing", 0.0 * offset)
-        pm.Normal("y", offset.sum(), 1.0, observed=1.0)
-    z = np.random.default_rng(0).normal(size=(2, 50, 3))
-    data = az.from_dict({"posterior": {"bent": z**3, "mixed": z.cumsum(axis=2), "nothing": 0.0 * z}})
-    with pytest.raises(ValueError, match="the draws have no offset"):
-        pk.unconstrained_draws(data, model)

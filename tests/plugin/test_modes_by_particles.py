@@ -1,6 +1,7 @@
 """Posteriors of emulated models with modes that NUTS chains do not go between."""
 
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pymc as pm
@@ -21,6 +22,7 @@ from tests.plugin.models import add_places, copied, learned_at, normal_draws, se
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
 MEAN, SQUARE, NOISE = 0.2, 4.0, 0.3
+PLACES = np.linspace(-4.0, 4.0, 17)[:, None]
 
 
 def with_two_modes(prior=pm.Normal):
@@ -43,13 +45,29 @@ def learned_search():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Chains, "draw", normal_draws([2.0], 0.07))
         patch.setattr(chains, "density_and_gradient", without_gradient)
-        return searched_at(with_two_modes(), np.linspace(-4.0, 4.0, 17)[:, None])
+        return searched_at(with_two_modes(), PLACES)
 
 
 @pytest.fixture
 def search(learned_search, give_draws):
     give_draws([2.0], 0.07)
     return copied(learned_search)
+
+
+def let_chains_disagree(search):
+    """Return the prior of its model, too."""
+    search.rounds = [Round(10 * i, 0.01, 0.02, 1.0, 0.0, 9.0, 0.0, 0.0) for i in range(3)]
+    search.best, search.is_confirmed = search.rounds[-1], True
+    assert search.is_divided
+    return ModelPrior(search.model)
+
+
+@pytest.fixture
+def prior(search):
+    """That of a search whose chains did not agree, and which has turned to particles."""
+    prior = let_chains_disagree(search)
+    assert search._weigh_modes(prior)
+    return prior
 
 
 @pytest.fixture
@@ -64,9 +82,8 @@ def given_particles(monkeypatch):
 
 
 def test_places_on_the_way_are_draws_of_the_powers_below_one():
-    prior = SimpleNamespace(
-        draw=lambda rng, n: rng.normal(0.0, 10.0, (n, 1)), log_density=lambda x: stats.norm.logpdf(x[:, 0], 0.0, 10.0)
-    )
+    prior = mock.Mock(draw=lambda rng, n: rng.normal(0.0, 10.0, (n, 1)))
+    prior.log_density = lambda x: stats.norm.logpdf(x[:, 0], 0.0, 10.0)
     draws = sample_particles(np.random.default_rng(2), prior, lambda x: -0.5 * (x[:, 0] / 0.1) ** 2, 400)
     assert len(draws.passed) == len(draws.powers) > 3
     for power, positions in zip((0.0, *draws.powers), draws.passed, strict=False):
@@ -74,9 +91,8 @@ def test_places_on_the_way_are_draws_of_the_powers_below_one():
 
 
 def test_places_of_each_population_are_before_each_of_its_powers(search, monkeypatch):
-    found = SimpleNamespace(
-        positions=np.zeros((250, 1)), powers=(0.1, 0.5, 1.0), passed=tuple(np.full((9, 1), i) for i in (0.0, 1.0, 2.0))
-    )
+    passed = tuple(np.full((9, 1), i) for i in (0.0, 1.0, 2.0))
+    found = SimpleNamespace(positions=np.zeros((250, 1)), powers=(0.1, 0.5, 1.0), passed=passed)
     monkeypatch.setattr(chains, "sample_particles", lambda *_: found)
     particles = Particles(search.chains, ModelPrior(search.model), np.random.default_rng(3))
     particles.draw(4)
@@ -113,32 +129,25 @@ def test_chains_that_go_beyond_the_particles_tell_of_what_these_lack():
     assert share_beyond(draws, -others) == pytest.approx(0.5, abs=0.01)
 
 
-def let_chains_disagree(search):
-    """Return the prior of its model, too."""
-    search.rounds = [Round(10 * i, 0.01, 0.02, 1.0, 0.0, 9.0, 0.0, 0.0) for i in range(3)]
-    search.best, search.is_confirmed = search.rounds[-1], True
-    assert search.is_divided
-    return ModelPrior(search.model)
-
-
-def test_particles_take_the_place_of_chains_that_do_not_agree(search, given_particles):
-    prior = let_chains_disagree(search)
-    assert search._weigh_modes(prior)
+def test_particles_take_the_place_of_chains_that_do_not_agree(search, prior, given_particles, monkeypatch):
     assert not search.is_divided
     assert (search.best.distance, search.is_confirmed) == (1.0, False)
     assert not search._weigh_modes(prior)
     batch = search.propose(prior, 8)
     assert search.by_particles
-    assert (batch > 0.0).any()
-    assert (batch < 0.0).any()
+    assert set(np.sign(batch.ravel())) == {-1.0, 1.0}
     np.testing.assert_array_equal(search._explored(prior), search.particles.passed)
     search.rounds += search.rounds
     assert search.is_divided  # by particles, too
     assert "where its particles are" in search.problem()
+    # Chains go on where no draw of the prior has a density.
+    monkeypatch.setattr(chains, "sample_particles", mock.Mock(side_effect=ValueError("zero")))
+    search.propose(prior, 8)
+    assert not search.by_particles
+    assert not search.has_ended
 
 
-def test_a_search_does_not_end_before_particles_know_the_way(search):
-    search._weigh_modes(let_chains_disagree(search))
+def test_a_search_does_not_end_before_particles_know_the_way(search, prior):
     search.rounds = [r._replace(rhat=1.0) for r in search.rounds]
     search.best, search.is_confirmed, search.by_particles = search.rounds[-1], True, True
     assert not search.has_ended
@@ -148,39 +157,23 @@ def test_a_search_does_not_end_before_particles_know_the_way(search):
     assert search.problem() == ""
 
 
-def test_chains_go_on_where_no_draw_of_the_prior_has_a_density(search, given_particles, monkeypatch):
-    prior = let_chains_disagree(search)
-    assert search._weigh_modes(prior)
-    search.propose(prior, 8)
-    assert search.by_particles
-    monkeypatch.setattr(chains, "sample_particles", lambda *_: (_ for _ in ()).throw(ValueError("zero")))
-    search.propose(prior, 8)
-    assert not search.by_particles
-    assert not search.has_ended
-
-
 def test_of_an_improper_prior_there_are_no_particles():
-    search = learned_at(with_two_modes(pm.Flat), np.linspace(-4.0, 4.0, 17)[:, None])
+    search = learned_at(with_two_modes(pm.Flat), PLACES)
     assert not search._weigh_modes(let_chains_disagree(search))
     assert search.is_divided
     assert "Take a proper prior" in search.problem()
 
 
-def test_the_best_is_of_two_rounds_of_particles(search, given_particles):
-    """Those of chains that did not agree say nothing of these."""
-    prior = let_chains_disagree(search)
-    search._weigh_modes(prior)
+def test_the_best_is_of_two_rounds_of_particles_and_what_they_lack_is_a_distance(
+    search, prior, given_particles, monkeypatch
+):
+    """Rounds of chains that did not agree say nothing of these."""
     for is_confirmed in (False, True):
         batch = search.propose(prior, 8)
         add_places(search, batch, ["own"] * len(batch))
         assert search.best.rhat < 1.1
         assert search.is_confirmed is is_confirmed
         assert search.best_is_by_particles
-
-
-def test_what_particles_lack_is_a_distance(search, given_particles, monkeypatch):
-    prior = let_chains_disagree(search)
-    search._weigh_modes(prior)
     monkeypatch.setattr(searching, "share_beyond", lambda *_: 0.3)
     monkeypatch.setattr(search, "_held_out_distance", lambda: 0.01)
     search.propose(prior, 8)

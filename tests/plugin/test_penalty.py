@@ -1,6 +1,6 @@
 """What is not known of a black box costs log density."""
 
-import warnings
+from contextlib import nullcontext
 
 import numpy as np
 import pymc as pm
@@ -8,6 +8,7 @@ import pytensor
 import pytensor.tensor as pt
 import pytest
 from pytensor import wrap_py
+from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.emulation import fit_outputs, noisy_variance, variance_bound
@@ -15,7 +16,6 @@ from pymc_kernel.plugin.emulation.emulate import part_of, search_of
 from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 from pymc_kernel.plugin.emulation.penalty import arrays_of_bound, filled_up, of_rows, relative_errors
 from pymc_kernel.plugin.emulation.record import nearest_rows
-from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from tests.emulation.test_variance_bound import value_at
 from tests.plugin.models import add_places
@@ -31,17 +31,23 @@ def curve(rows):
     return np.exp(-rows * TIMES)
 
 
-def bump(rows):
-    """Return what is flat, and far from the data, from rates of two on."""
-    return np.where(rows < 2.0, (rows - 1.0) * TIMES, 30.0)
+OBSERVED = curve(np.ones((1, 1)))
 
 
 def model_of(groups=3, function=curve):
     with pm.Model() as model:
         rate = pm.LogNormal("rate", 0.0, 0.5, shape=groups)
         outputs = wrap_py([pt.dmatrix], [pt.dmatrix])(function)(rate[:, None])
-        pm.Normal("y", outputs, NOISE, observed=np.tile(curve(np.ones((1, 1))), (groups, 1)))
+        pm.Normal("y", outputs, NOISE, observed=np.tile(OBSERVED, (groups, 1)))
     return model
+
+
+def searched(places=8, function=curve):
+    """A search that has learned from draws of the prior, and these."""
+    search = part_of(model_of(function=function), 0.05, np.random.default_rng(0))
+    positions = np.log(np.random.default_rng(1).uniform(0.3, 3.0, (places, 3)))
+    add_places(search, positions)
+    return search, positions
 
 
 def fits_of(seed, count=20):
@@ -68,60 +74,31 @@ def test_errors_are_standard_deviations_times_steps(functions):
     assert variances[2] > 1e-3
 
 
-def searched(model, places=8):
-    """A search that has learned from draws of the prior."""
-    search = part_of(model, 0.05, np.random.default_rng(0))
-    positions = np.log(np.random.default_rng(1).uniform(0.3, 3.0, (places, 3)))
-    add_places(search, positions)
-    return search, positions, ModelPrior(model)
-
-
 def test_curvatures_are_those_of_a_normal_likelihood():
-    search, _, _ = searched(model_of())
+    search, _ = searched()
     fits, positions = search.record.fits(search._margins(), search.rng), np.array([[0.0, 0.1, -0.1], [0.3, 0.6, 1.0]])
     inputs = [[np.exp(x)[:, None]] for x in positions]
     (curvatures,) = search.given.curvatures(positions, inputs, fits, search.rng)
     fit = fits[0][0][0]
     assert fit.log_outputs.all()
-    slopes = [curve(np.exp(x)[:, None]) for x in positions]
-    expected = np.mean([((s * fit.reach / NOISE) ** 2).sum(axis=1) for s in slopes], axis=0)
+    slopes = [curve(rows) for [rows] in inputs]
     # On the scale of logarithms, the second derivative has a term of the residual besides.
-    residuals = [s * fit.reach**2 * (s - curve(np.ones((1, 1)))) / NOISE**2 for s in slopes]
-    expected += np.mean([r.sum(axis=1) for r in residuals], axis=0)
-    np.testing.assert_allclose(curvatures, expected, rtol=2e-2)
+    second = [(s**2 + s * (s - OBSERVED)) * fit.reach**2 / NOISE**2 for s in slopes]
+    np.testing.assert_allclose(curvatures, np.mean(second, axis=0).sum(axis=1), rtol=2e-2)
 
 
-def _normal(y, outputs, spread):
-    pm.Normal("y", outputs, spread, observed=y)
+LIKELIHOODS = {
+    "normal": lambda y, mean, sd: pm.Normal("y", mean, sd, observed=y),
+    "heavy tails": lambda y, mean, sd: pm.StudentT("y", 2.0, mu=mean, sigma=sd, observed=pm.Data("data", y)),
+    "censored": lambda y, mean, sd: pm.Censored("y", pm.Normal.dist(mean, sd), None, 0.5, observed=np.minimum(y, 0.5)),
+    "potential": lambda y, mean, sd: pm.Potential("y", pt.sum(-pt.abs(y - mean) / sd)),
+    "latent": lambda y, mean, sd: pm.Normal("y", pm.Normal("latent", mean, sd, initval=y), 0.1, observed=y),
+}
+MARKS = {"heavy tails": pytest.mark.slow, "censored": pytest.mark.long, "latent": pytest.mark.long}
 
 
-def _heavy_tails(y, outputs, spread):
-    pm.StudentT("y", 2.0, mu=outputs, sigma=spread, observed=pm.Data("data", y))
-
-
-def _censored(y, outputs, spread):
-    pm.Censored("y", pm.Normal.dist(outputs, spread), None, 0.5, observed=np.minimum(y, 0.5))
-
-
-def _potential(y, outputs, spread):
-    pm.Potential("y", pt.sum(-pt.abs(y - outputs) / spread))
-
-
-def _latent(y, outputs, spread):
-    pm.Normal("y", pm.Normal("latent", outputs, spread, initval=y), 0.1, observed=y)
-
-
-@pytest.mark.parametrize(
-    "likelihood",
-    [
-        _normal,
-        pytest.param(_heavy_tails, marks=pytest.mark.slow),
-        pytest.param(_censored, marks=pytest.mark.long),
-        _potential,
-        pytest.param(_latent, marks=pytest.mark.long),
-    ],
-)
-def test_on_average_so_much_is_lost_by_errors(likelihood, monkeypatch):
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in LIKELIHOODS])
+def test_on_average_so_much_is_lost_by_errors(name, monkeypatch):
     """By the true density with outputs that are off by errors of both signs."""
 
     def wave(rows):
@@ -132,7 +109,7 @@ def test_on_average_so_much_is_lost_by_errors(likelihood, monkeypatch):
     def model_of_outputs(outputs_of):
         with pm.Model() as model:
             rate = pm.LogNormal("rate", 0.0, 0.5, shape=1)
-            likelihood(y, outputs_of(rate[:, None]), pm.HalfNormal("spread", 0.3))
+            LIKELIHOODS[name](y, outputs_of(rate[:, None]), pm.HalfNormal("spread", 0.3))
         return model
 
     search = search_of(model_of_outputs(wrap_py([pt.dmatrix], [pt.dmatrix])(wave)), 0.05, rng)[0]
@@ -168,9 +145,14 @@ def test_on_average_so_much_is_lost_by_errors(likelihood, monkeypatch):
     assert (search.fits[0][4] == 0.0).all()
 
 
+def density_of(model):
+    function = model.compile_logp()
+    return lambda x: float(function({"rate_log__": x}))
+
+
 def test_no_draw_is_where_nothing_was_evaluated():
-    """A trend that goes on would meet the data once more."""
-    search, _, _ = searched(model_of(function=bump))
+    """Outputs are flat, and far from the data, from rates of two on; a trend that goes on would meet the data again."""
+    search, _ = searched(function=lambda rows: np.where(rows < 2.0, (rows - 1.0) * TIMES, 30.0))
     search.learn()
     best, far = search.record.best_places(1)[0], np.full(3, 2.5)
     density = density_of(search.emulated)
@@ -179,40 +161,30 @@ def test_no_draw_is_where_nothing_was_evaluated():
     search.penalty_share.set_value(0.0)
     np.testing.assert_allclose(losses, [density(best), density(far)] - learned, atol=1e-9)
     assert losses[1] > losses[0] + 10.0
+    assert 0.0 <= losses[0] < 1.0
+    assert [p.name for p in search.emulated.potentials] == ["emulation_penalty"]
+    pm.sample_prior_predictive(5, model=search.emulated, random_seed=0)  # no warning of a potential
 
 
-def density_of(model):
-    function = model.compile_logp()
-    return lambda x: float(function({"rate_log__": x}))
-
-
-@pytest.mark.slow
-def test_forward_samplers_do_not_warn_of_the_penalty():
-    search, positions, prior = searched(model_of())
-    search.propose(prior, 4)
-    emulated = search.emulated
-    assert [p.name for p in emulated.potentials] == ["emulation_penalty"]
-    with warnings.catch_warnings(), emulated:
-        warnings.simplefilter("error")
-        pm.sample_prior_predictive(5, random_seed=0)
-    known = float(emulated.compile_logp(emulated.basic_RVs)({"rate_log__": positions[0]}))
-    assert known - 1.0 < density_of(emulated)(positions[0]) <= known  # it counts, and is small where it was learned
-
-
-def test_potentials_of_the_user_are_spoken_of():
+@pytest.mark.parametrize("has_own", [False, True])
+def test_forward_samplers_warn_of_potentials_of_the_user_but_not_of_the_penalty(has_own):
     with pm.Model() as model:
-        pm.Potential("own", pm.Normal("x"))
-    with_silent_potential(model, "other", model["x"])
-    with pytest.warns(UserWarning, match="Potentials"), model:
-        pm.sample_prior_predictive(2, random_seed=0)
+        x = pm.Normal("x")
+        if has_own:
+            pm.Potential("own", 2.0 * x)
+        with_silent_potential(model, "penalty", 1.0 * x)
+        with pytest.warns(UserWarning, match="Potentials") if has_own else nullcontext():
+            pm.sample_prior_predictive(2, random_seed=0)
+    expected = stats.norm.logpdf(3.0) + (9.0 if has_own else 3.0)  # it counts
+    assert float(model.compile_logp()({"x": np.array(3.0)})) == pytest.approx(expected)
 
 
 def test_rows_are_near_one_by_one():
     """At the best place, with the outputs of one group from elsewhere, the likelihood is that of this group alone."""
-    search, positions, _ = searched(model_of(), places=20)
+    search, positions = searched(places=20)
     (margins,) = search._margins()
-    outputs, observed = curve(np.exp(positions).reshape(-1, 1)).reshape(20, 3, -1), curve(np.ones((1, 1)))
-    own = -0.5 * ((outputs - observed) ** 2).sum(axis=2) / NOISE**2
+    outputs = curve(np.exp(positions).reshape(-1, 1)).reshape(20, 3, -1)
+    own = -0.5 * ((outputs - OBSERVED) ** 2).sum(axis=2) / NOISE**2
     best = np.argmax(search.record.log_densities)
     # Half of the quantile of a chi-squared variable with three degrees of freedom that one of a thousand is beyond.
     np.testing.assert_allclose(margins, own - own[best] + 16.266 / 2.0, atol=1e-3)
@@ -230,7 +202,7 @@ def test_far_rows_are_learned_where_near_ones_are_few():
 
 
 def test_places_apart_count_where_draws_may_lie():
-    search, _, _ = searched(model_of())
+    search, _ = searched()
     search.learn()
     places, rng = np.zeros((4, 3)), np.random.default_rng(0)
     near = rng.standard_normal((5, 50, 3))
@@ -250,28 +222,32 @@ def _a_log_likelihood(x):
     return np.asarray(np.cos(2.0 * x).sum() - 0.5 * ((x - 1.0) ** 2).sum())
 
 
-def _exact(x):
-    pm.Potential("y", wrap_py([pt.dvector], [pt.dscalar])(_a_log_likelihood)(x))
-
-
-def _of_two_subjects(x):
-    of_subject = wrap_py([pt.dscalar], [pt.dscalar])(_a_log_likelihood)
-    pm.Potential("y", of_subject(x[0]) + of_subject(x[1]))
-
-
-def _estimate(x):
+def _estimated(x):
     noisy = lambda rng, x, _: _a_log_likelihood(x) + rng.standard_normal()  # noqa: E731
     pk.EstimatedLikelihood("y", noisy, x, observed=0.0)
 
 
-@pytest.mark.parametrize("likelihood", [_exact, _of_two_subjects, _estimate])
-def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
-    """What is learned is a term of the log density, so that its own variance counts."""
-    rng = np.random.default_rng(5)
+of_all, of_one = (wrap_py([kind], [pt.dscalar])(_a_log_likelihood) for kind in (pt.dvector, pt.dscalar))
+TERMS = {
+    "exact": lambda x: pm.Potential("y", of_all(x)),
+    "of two subjects": lambda x: pm.Potential("y", of_one(x[0]) + of_one(x[1])),
+    "estimated": _estimated,
+}
+
+
+def searched_for(name):
+    """A search for a term of the log density."""
     with pm.Model() as model:
-        likelihood(pm.Normal("x", 0.0, 2.0, shape=2))
-    search, is_whole = search_of(model, 0.05, rng)
+        TERMS[name](pm.Normal("x", 0.0, 2.0, shape=2))
+    return search_of(model, 0.05, np.random.default_rng(5))
+
+
+@pytest.mark.parametrize("name", TERMS)
+def test_of_a_log_likelihood_half_the_variance_is_lost(name):
+    """What is learned is a term of the log density, so that its own variance counts."""
+    search, is_whole = searched_for(name)
     assert not is_whole
+    rng = search.rng
     add_places(search, rng.normal(0.0, 2.0, (30, 2)))
     assert search.learn()
     fit, places = search.fits[0][0][0], rng.normal(0.0, 4.0, (5, 2))
@@ -280,7 +256,7 @@ def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
         search.penalty_share.set_value(share)
         levels[share] = np.array([search.chains.log_density(x) for x in places])
     known = search.record.values(search.unknown.parts[0])[0]
-    bound = noisy_variance(fit) if likelihood is _estimate else variance_bound(fit, known.reshape(-1, known.shape[2]))
+    bound = noisy_variance(fit) if name == "estimated" else variance_bound(fit, known.reshape(-1, known.shape[2]))
     rows = places.reshape(-1, known.shape[2])
     variances = (fit.directions**2).sum() * value_at(bound, fit, rows).reshape(5, -1).sum(axis=1)
     np.testing.assert_allclose(levels[0.0] - levels[1.0], 0.5 * variances, rtol=1e-6, atol=1e-9)
@@ -293,7 +269,5 @@ def test_of_a_log_likelihood_half_the_variance_is_lost(likelihood):
 
 
 def test_of_several_rows_or_estimates_it_is_not_asked_whether_it_goes_on():
-    assert not part_of(model_of(), 0.05, np.random.default_rng(0)).unknown.may_go_on
-    with pm.Model() as model:
-        _estimate(pm.Normal("x", 0.0, 2.0, shape=2))
-    assert not search_of(model, 0.05, np.random.default_rng(0))[0].unknown.may_go_on
+    for search in (searched()[0], searched_for("estimated")[0]):
+        assert not search.unknown.may_go_on

@@ -2,6 +2,8 @@ import matplotlib as mpl
 
 mpl.use("Agg")
 
+from functools import partial
+
 import arviz as az
 import matplotlib.pyplot as plt
 import numpy as np
@@ -46,10 +48,11 @@ def shown(collection):
     return None
 
 
-def check_page(said, legend):
-    if said is not None:
+def check_page(collection, legend):
+    if (said := shown(collection)) is not None:
         assert said["width"] == pytest.approx(WIDTH, abs=5)
         assert said["legend"] in (None, legend)
+    return said
 
 
 def report(rng, shares):
@@ -70,65 +73,50 @@ def report(rng, shares):
     return KSDReport(test, parts, parts * 0.0 + 0.125, parts, null, ())
 
 
-@pytest.fixture
-def fitted(rng):
-    x = rng.normal(size=(200, 3)) @ np.diag([1.0, 5.0, 0.2])
-    return pk.scores.Values().fit(x, -0.5 * (x**2 / [1.0, 25.0, 0.04]).sum(axis=1), rng, noisy=False), x
-
-
-def test_arrows_point_to_the_mode(fitted):
-    surrogate, draws = fitted
+def test_arrows_point_to_the_mode(rng):
+    draws = rng.normal(size=(200, 3)) @ np.diag([1.0, 5.0, 0.2])
+    surrogate = pk.scores.Values().fit(draws, -0.5 * (draws**2 / [1.0, 25.0, 0.04]).sum(axis=1), rng, noisy=False)
     ax = pk.plot_score(surrogate, draws.reshape(2, 100, 3), dims=(1, 0), num_arrows=7)
     [quiver] = [c for c in ax.collections if hasattr(c, "U")]
     assert quiver.U.size == 49
     far = np.abs(quiver.X) > 1.0
     assert (np.sign(quiver.U)[far] == -np.sign(quiver.X)[far]).all()
     assert ax.get_xlabel() == "coordinate 1"
-    # In the same axes when given.
-    assert pk.plot_score(surrogate, draws, ax=ax) is ax
+    assert pk.plot_score(surrogate, draws, ax=ax) is ax  # in the same axes when given
+    for dims in [(0, 0), (0, 3), (-1, 1), (0.0, 1)]:
+        with pytest.raises(ValueError, match="two different coordinates from 0 to 2"):
+            pk.plot_score(surrogate, draws, dims=dims)
 
 
-@pytest.mark.parametrize("dims", [(0, 0), (0, 3), (-1, 1), (0.0, 1)])
-def test_coordinates_that_do_not_exist_are_refused(dims, fitted):
-    with pytest.raises(ValueError, match="two different coordinates from 0 to 2"):
-        pk.plot_score(*fitted, dims=dims)
-
-
-@pytest.mark.parametrize("backend", ["none", "matplotlib"])
-def test_statistics_by_stage(backend):
+def test_statistics_by_stage():
     padded = np.array([[0.1, 0.6, 1.0], [0.4, 1.0, np.nan]])
-    told = xr.Dataset(
-        {"inverse_temperature": (("chain", "stage"), padded), "accept": (("chain", "stage"), padded / 2)},
-        {"chain": [0, 1], "stage": range(3)},
-    )
+    both = {"inverse_temperature": padded, "accept": padded / 2}
+    told = xr.Dataset({name: (("chain", "stage"), v) for name, v in both.items()})
     told["log_evidence"] = ("chain", [1.0, 2.0])
-    tree = xr.DataTree.from_dict({"smc_stats": told})
-    collection = pk.plot_smc(tree, backend=backend)
-    assert set(collection.viz.children) >= {"statistic", "title", "xlabel"}
-    drawn = collection.viz["statistic"]
-    assert set(drawn.data_vars) == {"inverse_temperature", "accept"}
-    assert drawn.sizes["chain"] == 2
-    if backend == "matplotlib":
-        line = drawn["accept"].sel(chain=1).item()
-        np.testing.assert_allclose(line.get_ydata(), padded[1] / 2)
+    tree = xr.DataTree.from_dict({"smc_stats": told.assign_coords(chain=[0, 1], stage=range(3))})
+    for backend in ("none", "matplotlib"):
+        collection = pk.plot_smc(tree, backend=backend)
+        assert set(collection.viz.children) >= {"statistic", "title", "xlabel"}
+        drawn = collection.viz["statistic"]
+        assert set(drawn.data_vars) == set(both)
+        assert drawn.sizes["chain"] == 2
+    np.testing.assert_allclose(drawn["accept"].sel(chain=1).item().get_ydata(), padded[1] / 2)
     with pytest.raises(ValueError, match="has no log_evidence by stage"):
         pk.plot_smc(tree, var_names=["log_evidence"])
     with pytest.raises(ValueError, match="no group smc_stats"):
         pk.plot_smc(xr.DataTree())
 
 
-@pytest.mark.parametrize("backend", ["none", "matplotlib"])
-def test_densities_with_their_bands(backend, rng):
+def test_densities_with_their_bands(rng):
     draws = {"a": rng.normal(size=(2, 300)), "b": rng.normal([0.0, 5.0], 0.1, size=(2, 300, 2))}
     tree = az.from_dict({"posterior": draws}, coords={"school": ["x", "y"]}, dims={"b": ["school"]})
-    collection = pk.plot_density(tree, backend=backend)
-    drawn = collection.viz["density"]
-    assert set(drawn.data_vars) == {"a", "b"}
-    assert drawn["b"].sizes == {"school": 2}
-    if backend == "matplotlib":
-        places, heights = drawn["b"].sel(school="y").item().get_data()
-        assert np.trapezoid(heights, places) == pytest.approx(1.0, abs=0.01)
-        assert places[heights.argmax()] == pytest.approx(5.0, abs=0.1)
+    for backend in ("none", "matplotlib"):
+        drawn = pk.plot_density(tree, backend=backend).viz["density"]
+        assert set(drawn.data_vars) == {"a", "b"}
+        assert drawn["b"].sizes == {"school": 2}
+    places, heights = drawn["b"].sel(school="y").item().get_data()
+    assert np.trapezoid(heights, places) == pytest.approx(1.0, abs=0.01)
+    assert places[heights.argmax()] == pytest.approx(5.0, abs=0.1)
     only = pk.plot_density(tree, var_names=["b"], coords={"school": "x"}, backend="none")
     assert set(only.viz["density"].data_vars) == {"b"}
     with pytest.raises(ValueError, match="probability"):
@@ -146,10 +134,8 @@ def test_densities_of_what_has_none(rng):
     drawn = pk.plot_density(tree, backend="matplotlib").viz["density"]
     assert set(drawn.data_vars) == {"fixed", "atom", "repeats"}
     # Nothing is drawn where there is no density.
-    assert drawn["fixed"].item() is None
-    assert drawn["atom"].item() is None
-    heights = drawn["repeats"].item().get_ydata()
-    assert heights.max() == pytest.approx(0.4, abs=0.12)
+    assert drawn["fixed"].item() is drawn["atom"].item() is None
+    assert drawn["repeats"].item().get_ydata().max() == pytest.approx(0.4, abs=0.12)
     with pytest.raises(ValueError, match="count have no density"):
         pk.plot_density(tree, var_names=["count"])
 
@@ -158,8 +144,7 @@ def test_densities_of_what_has_none(rng):
 def test_discrepancies_in_rows(backend, rng):
     told = report(rng, {"level": np.array([0.25, 0.2, 0.1]), "scale": 0.45})
     collection = pk.plot_ksd(told, backend=backend)
-    said = shown(collection)
-    check_page(said, ["the draws", "the same draws, random signs (90 %)"])
+    said = check_page(collection, ["the draws", "the same draws, random signs (90 %)"])
     assert collection.viz["plot"].size == 1
     if said is None:
         return
@@ -193,21 +178,17 @@ def test_rows_of_too_many_parameters(rng):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_chosen_draws_in_pairs(backend, rng):
-    names = [f"x{i}" for i in range(5)]
-    draws = {name: rng.normal(size=(2, 60)) for name in names} | {"theta": rng.normal(size=(2, 60, 2))}
+    draws = {f"x{i}": rng.normal(size=(2, 60)) for i in range(5)} | {"theta": rng.normal(size=(2, 60, 2))}
     tree = az.from_dict({"posterior": draws}, coords={"school": ["a", "b"]}, dims={"theta": ["school"]})
     with pm.Model(coords={"school": ["a", "b"]}) as model:
-        for name in names:
-            pm.Normal(name)
-        pm.Normal("theta", dims="school")
+        for name in draws:
+            pm.Normal(name, dims="school" if name == "theta" else None)
+    plot = partial(pk.plot_stein_thin, tree, 10, model=model, score=lambda x: -x, backend=backend)
     with pytest.warns(UserWarning, match="7 parameters make 49 panels: pairs of x0, x1, x2, x3, x4 .* max_parameters="):
-        matrix = pk.plot_stein_thin(tree, 10, model=model, score=lambda x: -x, backend=backend)
-    check_page(shown(matrix), ["all draws", "chosen"])
+        matrix = plot()
+    check_page(matrix, ["all draws", "chosen"])
     assert matrix.viz["plot"].shape == (5, 5)
-    own = ["x3", "theta"]
-    matrix = pk.plot_stein_thin(
-        tree, 10, model=model, score=lambda x: -x, var_names=own, coords={"school": ["b"]}, backend=backend
-    )
+    matrix = plot(var_names=["x3", "theta"], coords={"school": ["b"]})
     assert matrix.viz["var_name_x"].values.tolist() == ["x3", "theta[b]"]
     if backend == "none":
         panels = matrix.viz["plot"].values
@@ -219,7 +200,7 @@ def test_chosen_draws_in_pairs(backend, rng):
         np.testing.assert_array_equal(below[0], draws["x3"].ravel())
         assert set(above[0]) <= set(draws["theta"][..., 1].ravel())
     with pytest.raises(ValueError, match="x1 has no pairs"):
-        pk.plot_stein_thin(tree, 10, model=model, score=lambda x: -x, var_names="x1", backend=backend)
+        plot(var_names="x1")
 
 
 @pytest.fixture(scope="module")
@@ -247,6 +228,12 @@ def curve(collection, name, **chosen):
     return one["x"], one["y"]
 
 
+def estimated_as(transform, draws, places):
+    """The density of transformed draws at transformed places."""
+    fit = pk.density.BayesianKDE("isotropic").fit(transform(draws.values.ravel()))
+    return np.exp(fit.log_density(transform(places)))
+
+
 @pytest.mark.long
 def test_no_density_beyond_a_bound(bounded):
     model, tree = bounded
@@ -256,23 +243,19 @@ def test_no_density_beyond_a_bound(bounded):
     assert x.min() > 0.0
     assert np.trapezoid(density, x) == pytest.approx(1.0, abs=0.02)
     # It is the estimate of the logarithm with the Jacobian of the exponential.
-    logs = np.log(posterior["tau"].values.ravel())
-    fit = pk.density.BayesianKDE("isotropic").fit(logs)
-    expected = np.exp(fit.log_density(np.log(x))) / x
     smooth = x > 0.2  # nearer to zero it is an average over the width of a point
+    expected = estimated_as(np.log, posterior["tau"], x) / x
     np.testing.assert_allclose(density[smooth], expected[smooth], rtol=0.01, atol=1e-3)
     assert np.trapezoid(np.abs(density - stats.gamma(2.0).pdf(x)), x) < 0.15
-    for group, low, high in (("a", 0.0, 1.0), ("b", 10.0, 30.0)):
+    for group, low, width in (("a", 0.0, 1.0), ("b", 10.0, 20.0)):
         x, density = curve(collection, "between", group=group)
-        assert low < x.min() < low + 0.02 * (high - low)
-        assert high > x.max() > high - 0.02 * (high - low)
-        inside = np.abs(x - (low + high) / 2.0) < 0.4 * (high - low)
-        shares = (posterior["between"].sel(group=group).values.ravel() - low) / (high - low)
-        places = (x[inside] - low) / (high - low)
-        slope = (high - low) * places * (1.0 - places)
-        fit = pk.density.BayesianKDE("isotropic").fit(logit(shares))
-        np.testing.assert_allclose(density[inside], np.exp(fit.log_density(logit(places))) / slope, rtol=0.01)
         assert np.trapezoid(density, x) == pytest.approx(1.0, abs=0.02)
+        shares = (x - low) / width
+        assert 0.0 < shares.min() < 0.02
+        assert 1.0 > shares.max() > 0.98
+        expected = estimated_as(logit, (posterior["between"].sel(group=group) - low) / width, shares)
+        inside = np.abs(shares - 0.5) < 0.4
+        np.testing.assert_allclose(density[inside], (expected / (width * shares * (1.0 - shares)))[inside], rtol=0.01)
     # What has no bounds of its own by the model is drawn as far as there are draws.
     for name in ("below_tau", "angle", "root"):
         x, density = curve(collection, name)
@@ -296,7 +279,7 @@ def test_bounds_without_a_model_and_by_context(bounded):
 def test_densities_fit_the_page(backend, bounded):
     model, tree = bounded
     collection = pk.plot_density(tree, model=model, rug=True, max_draws=40, backend=backend)
-    check_page(shown(collection), ["density", "90% over the bandwidth"])
+    check_page(collection, ["density", "90% over the bandwidth"])
     if backend == "none":
         marks = collection.viz["rug"]["between"].sel(group="b").item()
         assert set(marks["x"]) == set(tree["posterior"]["between"].sel(group="b").values.ravel()[::10])
@@ -310,7 +293,7 @@ def test_a_rule_is_plotted_as_its_calibration(rng):
     collection, expected = (
         pk.plot_calibration(one, backend="none", random_seed=0) for one in (rule, rule.calibration(rng=0))
     )
-    check_page(shown(collection), None)
+    check_page(collection, None)
     assert "TARP" not in pk.plot_calibration(rule, coverage=True, backend="none").viz["ecdf_lines"]
     with pytest.raises(ValueError, match="must name 2"):
         pk.plot_calibration(rule, var_names=["a"])

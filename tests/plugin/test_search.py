@@ -1,4 +1,5 @@
 from types import SimpleNamespace
+from unittest import mock
 
 import numpy as np
 import pymc as pm
@@ -19,14 +20,21 @@ from tests.plugin.models import learned_at
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
 
-def search_with(rounds, tolerance, may_go_on=True, beyond=(0.0, 0.0, 0.0)):
-    """A search that has measured no more than these rounds: distance, sd of the log ratio, R-hat."""
+def search_with(rounds, tolerance=0.05, may_go_on=True, beyond=(0.0, 0.0, 0.0), held_out=0.03, rhat=1.02):
+    """A search that has measured no more than these rounds, of which the last is the best, and held-out places.
+
+    A round is a distance, a standard deviation of the log ratio and R-hat.
+    """
     search = Search.__new__(Search)
-    search.unknown, search.estimated, search.tolerance = SimpleNamespace(may_go_on=may_go_on), [], tolerance
-    search.noise_share, search.noise_sd, search.best = 0.0, 0.0, None
+    search.unknown, search.tolerance = SimpleNamespace(may_go_on=may_go_on), tolerance
+    search.estimated, search.noise_share, search.noise_sd = [], 0.0, 0.0
     search.particles, search.by_particles, search.num_by_chains = None, False, 0
     measured = enumerate(zip(rounds, beyond, strict=False))
-    search.rounds = [Round(10 * i, d, sd, 1.0, d, rhat, 0.0, share) for i, ((d, sd, rhat), share) in measured]
+    search.rounds = [Round(10 * i, d, sd, 1.0, d, r, 0.0, share) for i, ((d, sd, r), share) in measured]
+    search.best, search.is_confirmed = search.rounds[-1], True
+    search.fits, search.draws, search.best_fits, search.best_draws = "new", "theirs", "old", "its"
+    search.challengers = Challengers(None, 1, np.random.default_rng(0))
+    search.held_out_alone, search.may_be_left_out, search.rhat = held_out, 0.0, rhat
     return search
 
 
@@ -56,15 +64,7 @@ def test_chains_are_divided_where_all_is_learned_in_each_of_them(rounds, is_divi
     ],
 )
 def test_a_search_ends_once_two_rounds_found_nothing_beyond_its_draws(beyond, may_go_on, has_ended):
-    search = search_with([(0.01, 0.02, 1.0)] * 3, 0.05, may_go_on, beyond)
-    search.best, search.is_confirmed = search.rounds[-1], True
-    assert search.has_ended is has_ended
-
-
-def let_it_be_off(search, held_out, rhat):
-    """By places that were learned from others alone."""
-    search.challengers = Challengers(None, 1, np.random.default_rng(0))
-    search.held_out_alone, search.may_be_left_out, search.rhat = held_out, 0.0, rhat
+    assert search_with([(0.01, 0.02, 1.0)] * 3, may_go_on=may_go_on, beyond=beyond).has_ended is has_ended
 
 
 @pytest.mark.parametrize(
@@ -74,10 +74,7 @@ def let_it_be_off(search, held_out, rhat):
 def test_last_evaluations_are_learned_where_that_is_no_worse_and_tell_of_the_best_where_it_is(
     held_out, rhat, distance, is_taken, has_ended
 ):
-    search = search_with([(0.01, 0.02, 1.0)] * 2, tolerance=0.05)
-    search.best, search.is_confirmed = search.rounds[-1], True
-    search.fits, search.draws, search.best_fits, search.best_draws = "new", "theirs", "old", "its"
-    let_it_be_off(search, held_out, rhat)
+    search = search_with([(0.01, 0.02, 1.0)] * 2, held_out=held_out, rhat=rhat)
     assert search._take_in_all() is is_taken
     assert (search.best_fits, search.best_draws) == (("new", "theirs") if is_taken else ("old", "its"))
     assert (search.best.distance, search.best.rhat) == (distance, rhat if is_taken else 1.0)
@@ -86,10 +83,7 @@ def test_last_evaluations_are_learned_where_that_is_no_worse_and_tell_of_the_bes
 
 def test_a_search_does_not_end_before_modes_that_may_be_there_were_evaluated():
     """What chains without the penalty found last is told by one evaluation each."""
-    search = search_with([(0.01, 0.02, 1.0)] * 2, tolerance=0.05)
-    search.best, search.is_confirmed = search.rounds[-1], True
-    search.fits, search.draws = "new", "theirs"
-    let_it_be_off(search, 0.03, 1.02)
+    search = search_with([(0.01, 0.02, 1.0)] * 2)
     search.challengers.apart = np.array([[4.0]])
     assert not search._take_in_all()
     assert search.best_fits == "new"
@@ -100,15 +94,8 @@ def test_a_search_does_not_end_before_modes_that_may_be_there_were_evaluated():
 @pytest.mark.parametrize("held_out", [0.01, 0.3])
 def test_the_distance_is_also_that_at_all_places_like_the_draws(held_out, monkeypatch):
     """Whether or not anything is learned after these."""
-
-    class Places(list):
-        def add(self, *_):
-            pass
-
-    search = search_with([(0.02, 0.02, 1.0)], tolerance=0.05)
-    search.record = Places()
-    search.fits, search.draws, search.best, search.is_confirmed = "fits", "draws", None, False
-    let_it_be_off(search, held_out, 1.0)
+    search = search_with([(0.02, 0.02, 1.0)], held_out=held_out, rhat=1.0)
+    search.record, search.best, search.is_confirmed = mock.MagicMock(), None, False
     monkeypatch.setattr(Search, "_measured_at_fresh", lambda *_: ((0.02, 0.02, 1.0), np.zeros(0)))
     monkeypatch.setattr(Search, "_take_in_modes", lambda *_: None)
     monkeypatch.setattr(Search, "_found", lambda *_: np.empty(0))
@@ -128,49 +115,31 @@ def test_single_precision_is_refused_by_name():
 LOG_DENSITY = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray((0.5 * x - np.exp(2.0 * x)).sum()))
 
 
-def _a_potential(x):
-    pm.Potential("loglike", LOG_DENSITY(x))
-
-
-def _two_potentials(x):
-    pm.Potential("loglike", LOG_DENSITY(x) + LOG_DENSITY(-x))
-
-
 def _shifted(value, x):
     return LOG_DENSITY(x) - value**2
 
 
-def _a_custom_distribution(x):
-    pm.CustomDist("y", x, logp=_shifted, signature="(n)->()", observed=1.0)
+LIKELIHOODS = {
+    "a potential": (True, lambda x: pm.Potential("loglike", LOG_DENSITY(x))),
+    "two potentials": (True, lambda x: pm.Potential("loglike", LOG_DENSITY(x) + LOG_DENSITY(-x))),
+    "custom": (True, lambda x: pm.CustomDist("y", x, logp=_shifted, signature="(n)->()", observed=1.0)),
+    "half of it": (False, lambda x: pm.Potential("loglike", 0.5 * LOG_DENSITY(x))),
+    "normal errors": (False, lambda x: pm.Normal("y", LOG_DENSITY(x), 1.0, observed=0.3)),
+    # Its log density has slope one up to the datum, and minus one above.
+    "Laplace errors": (False, lambda x: pm.Laplace("y", LOG_DENSITY(x), 1.0, observed=5000.0)),
+}
 
 
-def _half_of_it(x):
-    pm.Potential("loglike", 0.5 * LOG_DENSITY(x))
-
-
-def _normal_errors(x):
-    pm.Normal("y", LOG_DENSITY(x), 1.0, observed=0.3)
-
-
-def _laplace_errors(x):  # whose log density has slope one up to the datum, and minus one above
-    pm.Laplace("y", LOG_DENSITY(x), 1.0, observed=5000.0)
-
-
-@pytest.mark.parametrize(
-    ("likelihood", "expected"),
-    [
-        (_a_potential, True),
-        (_two_potentials, True),
-        (_a_custom_distribution, True),
-        (_half_of_it, False),
-        (_normal_errors, False),
-        (_laplace_errors, False),
-    ],
-)
-def test_a_term_of_the_log_density_is_learned_as_a_log_likelihood(likelihood, expected, rng):
+def model_of(likelihood, prior=lambda: pm.Normal("x", 0.0, 2.0, shape=2)):
     with pm.Model() as model:
-        likelihood(pm.Normal("x", 0.0, 2.0, shape=2))
-    search = learned_at(model, rng.uniform(-3.0, 4.0, (40, 2)))
+        likelihood(prior())
+    return model
+
+
+@pytest.mark.parametrize("name", LIKELIHOODS)
+def test_a_term_of_the_log_density_is_learned_as_a_log_likelihood(name, rng):
+    expected, likelihood = LIKELIHOODS[name]
+    search = learned_at(model_of(likelihood), rng.uniform(-3.0, 4.0, (40, 2)))
     assert [p.is_term for p in search.unknown.parts] == [expected]
     assert (search.fits[0][0][0].span < np.inf) is expected
 
@@ -178,8 +147,7 @@ def test_a_term_of_the_log_density_is_learned_as_a_log_likelihood(likelihood, ex
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_far_from_all_evaluations_a_learned_log_likelihood_falls_but_does_not_rise(sign, rng):
     box = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray(sign * (x @ x)))
-    with pm.Model() as model:
-        pm.Potential("loglike", box(pm.Flat("x", shape=2)))
+    model = model_of(lambda x: pm.Potential("loglike", box(x)), lambda: pm.Flat("x", shape=2))
     search, far = learned_at(model, rng.uniform(-1.0, 1.0, (40, 2))), np.array([[30.0, 0.3], [-30.0, 20.0]])
     expected = search.fits[0][0][0](far)[:, 0]
     assert (expected < (-800.0 if sign < 0.0 else 5.0)).all()
@@ -188,8 +156,7 @@ def test_far_from_all_evaluations_a_learned_log_likelihood_falls_but_does_not_ri
 
 
 def test_how_far_a_cheap_log_likelihood_is_off_is_no_log_likelihood(rng):
-    with pm.Model() as model:
-        _a_potential(pm.Normal("x", 0.0, 2.0, shape=2))
+    model = model_of(LIKELIHOODS["a potential"][1])
     cheap = {model["loglike"].owner.op: lambda x: -(x**2).sum()}
     search = learned_at(model, rng.uniform(-3.0, 1.0, (20, 2)), coarse=cheap)
     assert not search.unknown.parts[0].is_term
@@ -205,10 +172,13 @@ def of_a_sum(x):
 waves = wrap_py([pt.dvector], [pt.dvector])(of_a_sum)
 
 
+def of_three(box):
+    """A model with one row of three inputs."""
+    return model_of(lambda x: pm.Normal("y", box(x), 0.1, observed=[0.3, 0.9]), lambda: pm.Normal("x", shape=3))
+
+
 def test_a_box_with_one_row_is_learned_along_the_directions_in_which_it_changes(rng):
-    with pm.Model() as model:
-        pm.Normal("y", waves(pm.Normal("x", shape=3)), 0.1, observed=[0.3, 0.9])
-    search = learned_at(model, places := rng.standard_normal((40, 3)))
+    search = learned_at(model := of_three(waves), places := rng.standard_normal((40, 3)))
     fit = search.fits[0][0][0]
     along = SUM * fit.scale
     assert abs(fit.rotation[:, 0] @ along) > 0.9 * np.linalg.norm(along)
@@ -219,10 +189,7 @@ def test_a_box_with_one_row_is_learned_along_the_directions_in_which_it_changes(
 
 def test_directions_tell_what_is_next_to_a_failure(rng):
     fails = wrap_py([pt.dvector], [pt.dvector])(lambda x: of_a_sum(x) if x @ SUM < 1.0 else np.full(2, np.nan))
-    with pm.Model() as model:
-        pm.Normal("y", fails(pm.Normal("x", shape=3)), 0.1, observed=[0.3, 0.9])
-    places = rng.standard_normal((60, 3))
-    search = learned_at(model, places)
+    search = learned_at(of_three(fails), places := rng.standard_normal((60, 3)))
     assert not np.allclose(search.fits[0][0][0].rotation, np.eye(3))
     has_density = np.isfinite([search.chains.log_density(x) for x in places])
     np.testing.assert_array_equal(has_density, places @ SUM < 1.0)
@@ -243,9 +210,7 @@ def wave_of(height, rate, phase):
     return height * np.sin(rate * TIMES + phase)
 
 
-wave = wrap_py([pt.dscalar] * 3, [pt.dvector])(wave_of)
 twelve_waves = wrap_py([pt.dmatrix], [pt.dmatrix])(lambda rows: wave_of(*rows.T[:, :, None]))
-log_likelihood_of_wave = wrap_py([pt.dscalar] * 3, [pt.dscalar])(lambda *x: np.asarray(-0.5 * (wave_of(*x) ** 2).sum()))
 
 
 def model_of_waves(kind):
@@ -256,9 +221,10 @@ def model_of_waves(kind):
             return model
         inputs = [pm.Normal(name) for name in ("height", "rate", "phase")]
         if kind == "one":
-            pm.Normal("y", wave(*inputs), 1.0, observed=np.zeros(5))
+            pm.Normal("y", wrap_py([pt.dscalar] * 3, [pt.dvector])(wave_of)(*inputs), 1.0, observed=np.zeros(5))
         else:
-            pm.Potential("y", log_likelihood_of_wave(*inputs))
+            box = wrap_py([pt.dscalar] * 3, [pt.dscalar])(lambda *x: np.asarray(-0.5 * (wave_of(*x) ** 2).sum()))
+            pm.Potential("y", box(*inputs))
     return model
 
 

@@ -13,7 +13,8 @@ from tests.plugin.models import abc_model, normal_simulator, same_draws, sample
 MEAN, SPREAD = 1.0 / 2.25, np.sqrt(1.25 / 2.25)  # the observation seen with noise of variance 1 + epsilon^2
 
 
-def assert_exact(draws, effective, mean=MEAN, spread=SPREAD):
+def assert_exact(draws, effective=None, mean=MEAN, spread=SPREAD):
+    effective = effective or float(az.ess(draws))
     assert float(draws.mean()) == pytest.approx(mean, abs=3.5 * spread / np.sqrt(effective))
     assert float(draws.std()) == pytest.approx(spread, rel=3.5 / np.sqrt(2.0 * effective))
 
@@ -21,67 +22,56 @@ def assert_exact(draws, effective, mean=MEAN, spread=SPREAD):
 @pytest.mark.machine_code
 def test_posterior_is_the_exact_abc_posterior():
     theta = sample(abc_model(), pk.KernelHMC, cores=1, draws=2000, tune=500)["posterior"]["theta"]
-    effective = float(az.ess(theta))
-    assert effective > 150
-    assert_exact(theta, effective)
+    assert float(az.ess(theta)) > 150
+    assert_exact(theta)
+
+
+def test_sequential_monte_carlo_tells_its_settings():
+    settings = {"chains": 1, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
+    idata = pk.sample_smc(60, pk.ASMC, model=abc_model(num_simulations=4), random_seed=1, **settings)
+    told = idata["smc_stats"]
+    assert idata["constant_data"]["y_num_simulations"] == 4
+    assert (told.attrs["surrogate"], told.attrs["smc_kernel"]) == (0, "ASMC")
+    assert float(np.nanmin(told["epsilon_y"])) == pytest.approx(0.5)
 
 
 @pytest.mark.long
-def test_sequential_monte_carlo_finds_it_too():
-    idata = pk.sample_smc(500, pk.KASMC, model=abc_model(), chains=2, cores=1, random_seed=3, progressbar=False)
-    assert_exact(idata["posterior"]["theta"], 300.0)
-    # The evidence is a density of the observation with variance 1 + 1 + epsilon^2.
-    expected = stats.norm(0, 1.5).logpdf(1.0)
-    np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], expected, atol=0.2)
-
-
-@pytest.mark.long
-def test_sequential_monte_carlo_says_its_bandwidths(tmp_path):
-    idata, again = (
-        pk.sample_smc(
-            400, pk.ASMC, model=abc_model(epsilon=[[0.25]]), chains=2, cores=cores, random_seed=3, progressbar=False
-        )
-        for cores in (2, 1)
-    )
+def test_sequential_monte_carlo_finds_it_too_and_says_its_bandwidths(tmp_path):
+    settings = {"model": abc_model(epsilon=[[0.25]]), "chains": 2, "random_seed": 3, "progressbar": False}
+    idata, again = (pk.sample_smc(500, pk.KASMC, cores=cores, **settings) for cores in (2, 1))
     np.testing.assert_array_equal(idata["posterior"]["theta"], again["posterior"]["theta"])
-    stats = idata["smc_stats"]
-    assert stats["epsilon_y"].dims == ("chain", "stage", "y_summary")
-    widths = stats["epsilon_y"].values[:, :, 0]
+    assert_exact(idata["posterior"]["theta"], 300.0)
+    told = idata["smc_stats"]
+    # The evidence is a density of the observation with variance 1 + 1 + epsilon^2.
+    np.testing.assert_allclose(told["log_evidence"], stats.norm(0, 1.5).logpdf(1.0), atol=0.2)
+    assert told["epsilon_y"].dims == ("chain", "stage", "y_summary")
+    widths = told["epsilon_y"].values[:, :, 0]
     assert (np.diff(widths[0][np.isfinite(widths[0])]) < 0).all()
     np.testing.assert_allclose(np.nanmin(widths, axis=1), 0.5)
     idata.to_netcdf(tmp_path / "saved.nc")
-
-
-def many_normals(rng, theta, size):
-    """Data sets at once; one of a hundred fails."""
-    data = rng.normal(theta, 1.0, size=size)
-    data[rng.random(len(data)) < 0.01] = np.nan
-    return data
 
 
 def test_a_vectorized_simulator_is_called_once_an_evaluation():
     sizes = []
 
     def simulator(rng, theta, size):
+        """Data sets at once; one of a hundred fails."""
         sizes.append(size)
-        return many_normals(rng, theta, size)
+        data = rng.normal(theta, 1.0, size=size)
+        data[rng.random(len(data)) < 0.01] = np.nan
+        return data
 
     model = abc_model(simulator=simulator, vectorized=True)
-    theta = sample(model, pk.AdaptiveMetropolis, cores=1, draws=800, tune=300)["posterior"]["theta"]
-    assert_exact(theta, float(az.ess(theta)))
+    assert_exact(sample(model, pk.AdaptiveMetropolis, cores=1, draws=800, tune=300)["posterior"]["theta"])
     assert set(sizes) == {(5, 1)}
     drawn = pm.sample_prior_predictive(500, model=model, random_seed=1)["prior_predictive"]["y"]
     assert float(drawn.std()) == pytest.approx(np.sqrt(2.0), rel=0.15)
     assert sizes[-1] == (1, 1)
-    with model:
-        simulated = pk.simulate(200, random_seed=1, progressbar=False)
+    simulated = pk.simulate(200, model=model, random_seed=1, progressbar=False)
     assert simulated["simulation_stats"].attrs["not_finite"] < 10
-
-
-def test_a_vectorized_simulator_that_forgets_the_size_is_told():
-    model = abc_model(simulator=lambda rng, theta, size: rng.normal(theta, 1.0, size=size[1:]), vectorized=True)
+    forgetful = abc_model(simulator=lambda rng, theta, size: rng.normal(theta, 1.0, size[1:]), vectorized=True)
     with pytest.raises(ValueError, match="first dimension must be size"):
-        sample(model, pk.AdaptiveMetropolis, cores=1)
+        sample(forgetful, pk.AdaptiveMetropolis, cores=1)
 
 
 def long_model(num_observed=50, prior_spread=10.0, simulator=normal_simulator, **kwargs):
@@ -128,40 +118,38 @@ def test_chains_begin_near_the_data_whatever_the_number_of_cores():
     assert (given["posterior"]["theta"].values[:, 0] > 20.0).all()
 
 
-def test_a_bandwidth_that_is_wide_is_said():
-    """Four means of a few observations each, and one simulation an estimate."""
-    data = np.random.default_rng(1).normal(0.0, 1.0, (4, 20))
-
-    def simulator(rng, theta, size):
-        return rng.normal(theta[:, None], 1.0, size)
-
-    with pm.Model():
-        theta = pm.Normal("theta", 0, 3, shape=4)
-        with pytest.warns(
-            UserWarning, match=r"bandwidth of 'y' is .* times the spread.*num_simulations=1 allow no less"
-        ):
-            pk.KernelABC("y", simulator, theta, observed=data, summary=lambda y: y.mean(axis=1), num_simulations=1)
+def _few_means(y):
+    theta = pm.Normal("theta", 0, 3, shape=4)
+    block = {"observed": y[:80].reshape(4, 20), "summary": lambda y: y.mean(axis=1), "num_simulations": 1}
+    pk.KernelABC("y", lambda rng, theta, size: rng.normal(theta[:, None], 1.0, size), theta, **block)
 
 
-@pytest.mark.filterwarnings("ignore:the bandwidth of 'y' is")
-def test_data_that_the_model_cannot_produce_are_said():
-    with pm.Model():
-        theta = pm.Normal("theta", 0, 3)
-        with pytest.warns(UserWarning, match=r"summaries of 'y' are .* standard deviations from"):
-            # Two copies of a number that differ, and noise that is small beside that.
-            pk.KernelABC("y", normal_simulator, theta, observed=np.array([-50.0, 50.0]), num_pilot=1000)
+def _apart(y):
+    """Two copies of a number that differ, and noise that is small beside that."""
+    observed = np.array([-50.0, 50.0])
+    pk.KernelABC("y", normal_simulator, pm.Normal("theta", 0, 3), observed=observed, num_pilot=1000)
 
 
-def test_raw_data_whose_spread_is_asked_for_are_said():
-    data = np.random.default_rng(2).normal(1.0, 2.0, 30)
+def _raw(y):
+    mean, spread = pm.Normal("mean", 0, 5), pm.HalfNormal("spread", 5)
+    simulator = lambda rng, mean, spread, size: rng.normal(mean, spread, size)  # noqa: E731
+    pk.KernelABC("y", simulator, mean, spread, observed=1.0 + 2.0 * y[:30])
 
-    def simulator(rng, mean, spread, size):
-        return rng.normal(mean, spread, size)
 
-    with pm.Model():
-        mean, spread = pm.Normal("mean", 0, 5), pm.HalfNormal("spread", 5)
-        with pytest.warns(UserWarning, match="the parameters change the spread of the summaries of 'y'"):
-            pk.KernelABC("y", simulator, mean, spread, observed=data)
+wide_bandwidth = pytest.mark.filterwarnings("ignore:the bandwidth of 'y' is")
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (_few_means, r"bandwidth of 'y' is .* times the spread.*num_simulations=1 allow no less"),
+        pytest.param(_apart, r"summaries of 'y' are .* standard deviations from", marks=wide_bandwidth),
+        (_raw, "the parameters change the spread of the summaries of 'y'"),
+    ],
+)
+def test_a_bandwidth_that_is_wide_and_data_that_do_not_fit_are_said(build, message):
+    with pm.Model(), pytest.warns(UserWarning, match=message):
+        build(np.random.default_rng(1).normal(size=80))
 
 
 def test_constrained_discrete_and_hierarchical_parameters_have_a_bandwidth():
@@ -180,14 +168,14 @@ def test_constrained_discrete_and_hierarchical_parameters_have_a_bandwidth():
     assert model["y_epsilon"].get_value().shape == (60, 60)
 
 
-def test_synthetic_likelihood_of_normal_summaries_is_exact():
+def test_synthetic_likelihood_of_normal_summaries_is_exact_and_these_are_not_spoken_of(caplog):
     """Mean of 20 observations, unbiased: the posterior is that of the exact likelihood, for 10 simulations."""
     data = np.random.default_rng(0).normal(0.7, 1.0, 20)
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pk.SyntheticLikelihood("y", normal_simulator, theta, observed=data, summary=np.mean, num_simulations=10)
+    model = abc_model(pk.SyntheticLikelihood, observed=data, summary=np.mean, num_simulations=10)
     draws = sample(model, pk.AdaptiveMetropolis, cores=1, draws=2000, tune=500)["posterior"]["theta"]
-    assert_exact(draws, float(az.ess(draws)), 20 * data.mean() / 21, 1.0 / np.sqrt(21.0))
+    assert_exact(draws, mean=20 * data.mean() / 21, spread=1.0 / np.sqrt(21.0))
+    assert "taken for normal" not in caplog.text
+    pk.sample_pmc(200, chains=1, iterations=5, model=model, random_seed=1, progressbar=False)  # warnings are errors
 
 
 def test_a_simulator_that_fails_is_counted_and_said():
@@ -199,41 +187,38 @@ def test_a_simulator_that_fails_is_counted_and_said():
 
     with pytest.warns(UserWarning, match=r"simulations of 'y' failed .*RuntimeError: no convergence"):
         idata = sample(abc_model(simulator=simulator), pk.AdaptiveMetropolis, cores=1, draws=1500, tune=500)
-    theta = idata["posterior"]["theta"]
-    # Failures do not depend on the parameter, so the posterior is the same.
-    assert_exact(theta, float(az.ess(theta)))
+    assert_exact(idata["posterior"]["theta"])  # failures do not depend on the parameter
+
+
+KERNEL_ABC, SYNTHETIC = pk.KernelABC, pk.SyntheticLikelihood
+NEVER_RUNS = {"simulator": lambda rng, theta: rng.normal(theta), "epsilon": None}
 
 
 @pytest.mark.parametrize(
-    ("block", "settings", "message"),
+    ("block", "settings", "error", "message"),
     [
-        (pk.KernelABC, {"epsilon": -1.0}, "positive number"),
-        (pk.KernelABC, {"epsilon": [1.0, 2.0]}, "one for each summary"),
-        (pk.KernelABC, {"epsilon": [[-1.0]]}, "not positive definite"),
-        (pk.KernelABC, {"epsilon": None, "num_pilot": 100}, "whole number >= 200"),
-        (pk.KernelABC, {"epsilon": None, "log_variance": 0.0}, "must be positive"),
-        (pk.KernelABC, {"num_simulations": 0}, "whole number"),
-        (pk.KernelABC, {"max_failures": 2.0}, "in \\[0, 1\\]"),
-        (pk.KernelABC, {"random": normal_simulator}, "come from the simulator"),
-        (pk.SyntheticLikelihood, {"num_simulations": 4}, "needs more than 4"),
-        (pk.SyntheticLikelihood, {"shrinkage": 0.5}, "cannot be shrunk"),
+        (KERNEL_ABC, {"epsilon": -1.0}, ValueError, "positive number"),
+        (KERNEL_ABC, {"epsilon": [1.0, 2.0]}, ValueError, "one for each summary"),
+        (KERNEL_ABC, {"epsilon": [[-1.0]]}, ValueError, "not positive definite"),
+        (KERNEL_ABC, {"epsilon": None, "num_pilot": 100}, ValueError, "whole number >= 200"),
+        (KERNEL_ABC, {"epsilon": None, "log_variance": 0.0}, ValueError, "must be positive"),
+        (KERNEL_ABC, {"num_simulations": 0}, ValueError, "whole number"),
+        (KERNEL_ABC, {"max_failures": 2.0}, ValueError, r"in \[0, 1\]"),
+        (KERNEL_ABC, {"random": normal_simulator}, ValueError, "come from the simulator"),
+        (KERNEL_ABC, {"epsilonn": 0.1}, TypeError, "block 'y'.* unexpected keyword argument 'epsilonn'.* takes .*dims"),
+        (
+            KERNEL_ABC,
+            NEVER_RUNS,
+            ValueError,
+            r"repair the simulator \(it is called as simulator\(rng, .*TypeError: .*pos",
+        ),
+        (SYNTHETIC, {"num_simulations": 4}, ValueError, "needs more than 4"),
+        (SYNTHETIC, {"shrinkage": 0.5}, ValueError, "cannot be shrunk"),
     ],
 )
-def test_mistakes_are_named(block, settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_mistakes_are_named(block, settings, error, message):
+    with pytest.raises(error, match=message):
         abc_model(block, **settings)
-
-
-def test_a_misspelt_argument_is_not_ignored():
-    with pytest.raises(TypeError, match=r"block 'y'.* unexpected keyword argument 'epsilonn'.* takes .*dims"):
-        abc_model(epsilonn=0.1)
-
-
-def test_a_simulator_that_never_runs_says_why():
-    with pytest.raises(
-        ValueError, match=r"repair the simulator \(it is called as simulator\(rng, .*TypeError: .*positional"
-    ):
-        abc_model(simulator=lambda rng, theta: rng.normal(theta), epsilon=None)
 
 
 @pytest.mark.parametrize(
@@ -265,29 +250,19 @@ def test_data_sets_of_another_size_are_said_once_and_failures_are_none(name, rec
     assert all(re.search(f"simulator of 'y' returned .*{words}", one) for one in said)
 
 
-def synthetic_model(simulator, observed, summary):
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 1)
-        pk.SyntheticLikelihood("y", simulator, theta, observed=observed, summary=summary, vectorized=True)
-    return model
-
-
-def sample_with_checks(model, step):
-    with model:
-        pm.sample(1000, tune=300, chains=2, cores=1, step=step(), random_seed=5, progressbar=False)
-
-
-def rare_events(rng, theta, size):
-    return (rng.random(size) < 1.0 / (1.0 + np.exp(1.0 - theta))).astype(float)
+def synthetic_model(simulator, observed):
+    settings = {"observed": observed, "summary": np.mean, "vectorized": True}
+    return abc_model(pk.SyntheticLikelihood, simulator, **settings)
 
 
 def none_of_thirty():
-    """The normal approximation is .2 to .3 posterior standard deviations off."""
-    return synthetic_model(rare_events, np.zeros(30), np.mean)
+    """Rare events: the normal approximation is .2 to .3 posterior standard deviations off."""
+    events = lambda rng, theta, size: (rng.random(size) < 1.0 / (1.0 + np.exp(1.0 - theta))).astype(float)  # noqa: E731
+    return synthetic_model(events, np.zeros(30))
 
 
 def test_summaries_that_are_not_normal_where_the_posterior_is_are_said(caplog):
-    sample_with_checks(none_of_thirty(), pk.AdaptiveMetropolis)
+    sample(none_of_thirty(), pk.AdaptiveMetropolis, cores=1, draws=1000, tune=300)
     said = [r.getMessage() for r in caplog.records if "taken for normal" in r.getMessage()]
     assert said
     assert "mean of theta" in said[0]
@@ -302,12 +277,3 @@ def test_samplers_say_it_once_and_so_does_the_report_of_any_draws(capsys, caplog
         assert "taken for normal" not in caplog.text  # which holds what chains say for themselves
         assert pk.diagnose(draws, model=model, random_seed=1)
     assert "'y' are taken for normal" in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_normal_summaries_are_not_spoken_of(caplog):
-    model = synthetic_model(normal_simulator, np.full(5, 0.7), np.mean)
-    sample_with_checks(model, pk.AdaptiveMetropolis)
-    assert "taken for normal" not in caplog.text
-    with model:
-        pk.sample_pmc(200, chains=1, iterations=5, random_seed=1, progressbar=False)  # warnings are errors

@@ -1,5 +1,8 @@
+"""Populations of particles: sequential and population Monte Carlo."""
+
 import math
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import numpy as np
 import pymc as pm
@@ -12,25 +15,23 @@ from pymc_kernel.plugin.samplers import smc
 from pymc_kernel.plugin.warn import findings_in
 from tests.plugin.models import black_box_model, noisy_normal
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The number of samples is too small"),
-    pytest.mark.filterwarnings("ignore:At one stage"),
-    pytest.mark.filterwarnings("ignore:Populations of particles"),
-]
+pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small", "ignore:Populations of particles")
 DATA = np.array([1.0, 2.0, 4.0])
 PLAIN = {"learn_covariance": False, "learn_scale": False}
 QUIET = {"progressbar": False, "compute_convergence_checks": False}
 
 
-def conjugate_model():
+def conjugate_model(**settings):
     """mu ~ N(0, 3^2) and y ~ N(mu, 1): the evidence is a multivariate normal's."""
     with pm.Model(coords={"obs": range(3)}) as model:
-        mu = pm.Normal("mu", 0.0, 3.0)
+        mu = pm.Normal("mu", 0.0, 3.0, **settings)
         pm.Normal("y", mu, 1.0, observed=DATA, dims="obs")
     return model
 
 
 TRUTH = stats.multivariate_normal(np.zeros(3), np.eye(3) + 9.0).logpdf(DATA)
+SD = math.sqrt(1 / (3 + 1 / 9))
+MEAN = DATA.sum() * SD**2
 
 
 def several_variables():
@@ -49,25 +50,14 @@ def noisy_model():
     return model
 
 
-def sample(model, kernel, cores=1, seed=3, draws=120, **kwargs):
+def sample(model, kernel, draws=120, **kwargs):
     with model:
-        return pk.sample_smc(draws, kernel, chains=2, cores=cores, random_seed=seed, **QUIET, **kwargs)
+        return pk.sample_smc(draws, kernel, **{"chains": 2, "cores": 1, "random_seed": 3} | QUIET | kwargs)
 
 
 def same(one, other):
-    return all(
-        np.array_equal(one["posterior"][v], other["posterior"][v]) for v in one["posterior"].data_vars
-    ) and np.array_equal(one["smc_stats"]["log_evidence"], other["smc_stats"]["log_evidence"])
-
-
-@pytest.mark.long
-def test_same_draws_for_one_and_two_cores():
-    """The noisy case is the harder one, of the kernel that learns most."""
-    one = sample(noisy_model(), pk.KernelHMCSMC, draws=60)
-    assert same(one, sample(noisy_model(), pk.KernelHMCSMC, draws=60, cores=2))
-    assert not same(one, sample(noisy_model(), pk.KernelHMCSMC, draws=60, seed=4))
-    evidence = one["smc_stats"]["log_evidence"].values
-    assert evidence[0] != evidence[1]
+    drawn = all(np.array_equal(one["posterior"][v], other["posterior"][v]) for v in one["posterior"].data_vars)
+    return drawn and np.array_equal(one["smc_stats"]["log_evidence"], other["smc_stats"]["log_evidence"])
 
 
 @pytest.mark.parametrize("kernel", [pk.ASMC, pk.KASMC, pk.KernelHMCSMC])
@@ -75,10 +65,9 @@ def test_same_draws_for_one_and_two_cores():
 def test_evidence_and_posterior_of_a_conjugate_model(kernel):
     idata = sample(conjugate_model(), kernel, draws=1000)
     np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], TRUTH, atol=0.25)
-    sd = math.sqrt(1 / (3 + 1 / 9))
     mu = idata["posterior"]["mu"]
-    assert float(mu.mean()) == pytest.approx(DATA.sum() * sd**2, abs=0.06)
-    assert float(mu.std()) == pytest.approx(sd, rel=0.1)
+    assert float(mu.mean()) == pytest.approx(MEAN, abs=0.06)
+    assert float(mu.std()) == pytest.approx(SD, rel=0.1)
     assert not findings_in(idata["smc_stats"])  # populations that agree are not spoken of
 
 
@@ -101,19 +90,17 @@ def test_with_pm_sample_smc_as_well():
     assert idata["posterior"]["total"].shape == (1, 100)
 
 
-def test_results_can_be_saved(tmp_path):
-    with conjugate_model():
-        ours = pk.sample_smc(60, pk.ASMC, chains=2, cores=1, random_seed=1, **QUIET)
-        alone = pk.sample_smc(60, pk.ASMC, chains=1, cores=1, random_seed=1, **QUIET)
-    for idata in (ours, alone):
-        idata.to_netcdf(tmp_path / "smc.nc", engine="h5netcdf")
-        idata.to_zarr(tmp_path / "smc.zarr", mode="w", consolidated=False)
-        stored = xr.open_datatree(tmp_path / "smc.zarr", engine="zarr", consolidated=False)
-        np.testing.assert_array_equal(stored["smc_stats"]["log_evidence"], idata["smc_stats"]["log_evidence"])
-        with xr.open_datatree(tmp_path / "smc.nc", engine="h5netcdf") as again:
-            xr.testing.assert_equal(again["smc_stats"].to_dataset(), idata["smc_stats"].to_dataset())
-            assert again["smc_stats"]["log_evidence"].dims == ("chain",)
-            assert again["smc_stats"]["inverse_temperature"].dims == ("chain", "stage")
+@pytest.mark.parametrize("chains", [2, 1])
+def test_results_can_be_saved(chains, tmp_path):
+    idata = sample(conjugate_model(), pk.ASMC, draws=60, chains=chains)
+    idata.to_netcdf(tmp_path / "smc.nc", engine="h5netcdf")
+    idata.to_zarr(tmp_path / "smc.zarr", mode="w", consolidated=False)
+    stored = xr.open_datatree(tmp_path / "smc.zarr", engine="zarr", consolidated=False)
+    np.testing.assert_array_equal(stored["smc_stats"]["log_evidence"], idata["smc_stats"]["log_evidence"])
+    with xr.open_datatree(tmp_path / "smc.nc", engine="h5netcdf") as again:
+        xr.testing.assert_equal(again["smc_stats"].to_dataset(), idata["smc_stats"].to_dataset())
+        assert again["smc_stats"]["log_evidence"].dims == ("chain",)
+        assert again["smc_stats"]["inverse_temperature"].dims == ("chain", "stage")
 
 
 def test_chains_of_different_length_are_padded():
@@ -127,16 +114,17 @@ def test_chains_of_different_length_are_padded():
     np.testing.assert_array_equal(tidy["num_stages"], [3, 2])
 
 
-# -- evaluation of all particles ----------------------------------------------------------------------------
-
-
-def test_an_executor_gives_the_same_draws():
-    alone = sample(noisy_model(), pk.ASMC, draws=64)
+@pytest.mark.parametrize("kernel", [pk.ASMC, pytest.param(pk.KernelHMCSMC, marks=pytest.mark.long)])
+def test_same_draws_for_any_cores_and_executor(kernel):
+    """The noisy case is the harder one."""
+    drawn = partial(sample, noisy_model(), kernel, draws=60)
+    alone = drawn()
     with ThreadPoolExecutor(2) as pool:
-        shared = sample(noisy_model(), pk.ASMC, draws=64, executor=pool)
-        again = sample(noisy_model(), pk.ASMC, draws=64, executor=pool)
-    assert same(shared, again)
-    assert same(shared, alone)
+        for settings in ({"cores": 2}, {"executor": pool}, {"executor": pool}):
+            assert same(drawn(**settings), alone)
+    assert not same(drawn(random_seed=4), alone)
+    first, second = alone["smc_stats"]["log_evidence"].values
+    assert first != second
 
 
 def test_a_black_box_is_sampled():
@@ -145,26 +133,17 @@ def test_a_black_box_is_sampled():
     np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], -math.log(2.0), atol=0.2)
 
 
-def test_initial_values_of_the_model_are_no_particles():
-    with pm.Model() as model:
-        mu = pm.Normal("mu", 0.0, 3.0, initval=0.0)
-        pm.Normal("y", mu, 1.0, observed=DATA)
-    idata = sample(model, pk.ASMC, draws=1000, **PLAIN)
-    np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], TRUTH, atol=0.3)
-
-
-def test_particles_of_ones_own():
-    rng = np.random.default_rng(0)
-    start = {"mu": 3.0 * rng.standard_normal(500)}
-    idata = sample(conjugate_model(), pk.ASMC, draws=500, start=start)
-    np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], TRUTH, atol=0.3)
-    with pytest.raises(ValueError, match=r"start\['mu'\] must have shape \(250,\)"):
-        sample(conjugate_model(), pk.ASMC, draws=250, start=start)
-    with pytest.raises(ValueError, match="start has no mu"):
-        sample(conjugate_model(), pk.ASMC, draws=250, start={"nu": start["mu"]})
-
-
-# -- mistakes -----------------------------------------------------------------------------------------------
+def test_particles_begin_at_draws_of_the_prior_or_where_the_user_says():
+    """Initial values of the model are no particles."""
+    start = {"mu": 3.0 * np.random.default_rng(0).standard_normal(500)}
+    for idata in (
+        sample(conjugate_model(initval=0.0), pk.ASMC, draws=1000, **PLAIN),
+        sample(conjugate_model(), pk.ASMC, draws=500, start=start),
+    ):
+        np.testing.assert_allclose(idata["smc_stats"]["log_evidence"], TRUTH, atol=0.3)
+    for wrong, message in ((start, r"start\['mu'\] must have shape \(250,\)"), ({"nu": 1.0}, "start has no mu")):
+        with pytest.raises(ValueError, match=message):
+            sample(conjugate_model(), pk.ASMC, draws=250, start=wrong)
 
 
 def test_discrete_variables_are_refused():
@@ -176,27 +155,22 @@ def test_discrete_variables_are_refused():
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("settings", "error", "message"),
     [
-        ({"draws": 3}, "3 particles are too few"),
-        ({"threshold": 1.5}, "threshold must lie"),
-        ({"schedule": (0.5, 0.9)}, "the last 1"),
-        ({"min_moves": 0}, "min_moves"),
-        ({"isotropic_share": 2.0}, "isotropic_share"),
-        ({"kernel": pk.KernelHMCSMC, "exploring_share": 0.0}, "exploring_share"),
-        ({"kernel": pk.KernelHMCSMC, "max_steps": 0}, "max_steps"),
+        ({"draws": 3}, ValueError, "3 particles are too few"),
+        ({"threshold": 1.5}, ValueError, "threshold must lie"),
+        ({"schedule": (0.5, 0.9)}, ValueError, "the last 1"),
+        ({"min_moves": 0}, ValueError, "min_moves"),
+        ({"isotropic_share": 2.0}, ValueError, "isotropic_share"),
+        ({"kernel": pk.KernelHMCSMC, "exploring_share": 0.0}, ValueError, "exploring_share"),
+        ({"kernel": pk.KernelHMCSMC, "max_steps": 0}, ValueError, "max_steps"),
+        ({"kernel": pk.KernelHMCSMC, "surrogate": "gradients"}, TypeError, "surrogate must be"),
+        ({"kernel": pm.smc.kernels.IMH}, TypeError, "kernel must be one of"),
     ],
 )
-def test_settings_are_checked_before_sampling(settings, message):
-    with pytest.raises(ValueError, match=message):
+def test_settings_are_checked_before_sampling(settings, error, message):
+    with pytest.raises(error, match=message):
         sample(conjugate_model(), **{"kernel": pk.KASMC, **settings})
-
-
-def test_other_kernels_and_surrogates_are_refused():
-    with pytest.raises(TypeError, match="kernel must be one of"), conjugate_model():
-        pk.sample_smc(kernel=pm.smc.kernels.IMH)
-    with pytest.raises(TypeError, match="surrogate must be"):
-        sample(conjugate_model(), pk.KernelHMCSMC, surrogate="gradients")
 
 
 @pytest.mark.filterwarnings("default:Populations of particles")
@@ -211,3 +185,118 @@ def test_degenerate_particles_are_reported():
     (apart,) = findings_in(idata["smc_stats"])
     assert "Populations of particles do not agree" in apart
     assert [str(w.message) for w in said if w.filename == __file__] == [apart]
+
+
+# -- population Monte Carlo ---------------------------------------------------------------------------------
+
+heavy_weights = pytest.mark.filterwarnings("ignore:The weights have a Pareto shape")
+
+
+def sample_pmc(model, draws=400, **kwargs):
+    with model:
+        return pk.sample_pmc(draws, **{"iterations": 8, "random_seed": 2, "progressbar": False} | kwargs)
+
+
+@pytest.mark.machine_code
+def test_weighted_draws_and_evidence_of_a_conjugate_model():
+    idata = sample_pmc(conjugate_model())
+    told, group = idata["pmc_stats"], idata["weighted_posterior"]
+    np.testing.assert_allclose(told["log_evidence"], TRUTH, atol=0.1)
+    weights = np.exp(group["log_weight"].values.ravel())
+    by_weights = np.random.default_rng(0).choice(group["mu"].values.ravel(), 5000, p=weights / weights.sum())
+    for mu in (idata["posterior"]["mu"].values, by_weights):
+        assert mu.mean() == pytest.approx(MEAN, abs=5 * SD / math.sqrt(800))
+        assert mu.std() == pytest.approx(SD, rel=0.12)
+    assert float(told["pareto_k"].max()) < 0.7
+    assert told["ess"].min() > 400
+    assert told.sizes == {"chain": 2, "iteration": 8}
+
+
+@heavy_weights
+def test_weights_are_normalized_and_rows_agree():
+    idata = sample_pmc(several_variables())
+    np.testing.assert_allclose(np.exp(idata["weighted_posterior"]["log_weight"]).sum("draw"), 1.0)
+    assert (idata["weighted_posterior"]["sigma"] > 0).all()
+    assert idata["posterior"].sizes["draw"] == 400
+    for group in ("weighted_posterior", "posterior"):  # a draw is one place
+        np.testing.assert_allclose(idata[group]["total"], idata[group]["x"].sum(("x_dim_0", "x_dim_1")))
+    np.testing.assert_array_equal(idata["observed_data"]["y"], [0.5, 1.5])
+
+
+@heavy_weights
+@pytest.mark.long
+def test_population_monte_carlo_of_a_noisy_likelihood():
+    idata = sample_pmc(noisy_model(), draws=600)
+    assert float(idata["posterior"]["theta"].std()) == pytest.approx(math.sqrt(16 / 17), rel=0.12)
+    assert float(np.exp(idata["pmc_stats"]["log_evidence"]).mean()) == pytest.approx(1 / math.sqrt(17), rel=0.25)
+    first, second = idata["posterior"]["theta"].values
+    assert not np.array_equal(first, second)
+    few, again = (sample_pmc(noisy_model(), draws=150)["posterior"]["theta"] for _ in range(2))
+    np.testing.assert_array_equal(again, few)
+
+
+def test_a_black_box_and_a_start_of_ones_own():
+    start = np.random.default_rng(0).normal(size=(400, 2))
+    idata = sample_pmc(black_box_model(), start=start)
+    np.testing.assert_allclose(idata["pmc_stats"]["log_evidence"], -math.log(2.0), atol=0.1)
+    for wrong, message in ((start[:10], "400 rows"), (np.column_stack([start, start]), "has 4 dimensions")):
+        with pytest.raises(ValueError, match=message):
+            sample_pmc(black_box_model(), start=wrong)
+
+
+@heavy_weights
+def test_a_start_far_off_with_a_small_likelihood_is_left_behind():
+    """Start particles have no true weight: with an evidence of exp(-400) they would outweigh all draws."""
+    rng = np.random.default_rng(0)
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 10.0, shape=2)
+        pm.Normal("y", x.sum(), 1.0, observed=4.0 + rng.normal(size=300))
+    found = sample_pmc(model, start=rng.normal(-5.0, 1.0, size=(400, 2)))
+    other = sample_pmc(model)
+    np.testing.assert_allclose(found["pmc_stats"]["log_evidence"], other["pmc_stats"]["log_evidence"].mean(), atol=0.5)
+
+
+def test_weights_that_a_few_draws_carry_are_reported():
+    with pm.Model() as model:
+        x = pm.Normal("x", 0.0, 1000.0, shape=6)
+        pm.Normal("y", x, 1e-3, observed=np.zeros(6))
+    with pytest.warns(UserWarning, match="Pareto shape"):
+        idata = sample_pmc(model, 20, iterations=2, chains=1, random_seed=1)
+    assert "Pareto shape" in findings_in(idata["pmc_stats"])[0]
+
+
+@pytest.mark.parametrize(("iterations", "chains"), [(6, 2), (2, 1)])
+def test_draws_of_interrupted_chains_are_of_the_iterations_that_are_shown(iterations, chains):
+    """The second of two chains ends after so many of eight iterations."""
+    calls = []
+
+    def estimate(rng, theta, observed):
+        calls.append(1)
+        if len(calls) == 100 * (9 + 1 + iterations) + 50:
+            raise KeyboardInterrupt
+        return -0.5 * float(theta) ** 2
+
+    with pm.Model() as model:
+        pk.EstimatedLikelihood("y", estimate, pm.Normal("theta"), observed=0.0)
+    stats = sample_pmc(model, 100, chains=2, random_seed=1)["pmc_stats"]
+    done = iterations if chains == 2 else 8
+    assert (stats.sizes["chain"], stats.sizes["iteration"]) == (chains, done)
+    of_iterations = np.log(np.exp(stats["log_evidence_of_iteration"].values[:, done // 2 :]).mean(axis=1))
+    np.testing.assert_allclose(stats["log_evidence"], of_iterations, rtol=1e-10)
+
+
+@pytest.mark.parametrize("wrong", [{"draws": 5}, {"chains": 0}, {"drift": "up"}, {"weights": "equal"}])
+def test_settings_of_population_monte_carlo_are_checked(wrong):
+    with pytest.raises(ValueError, match=f"{next(iter(wrong))} must be"):
+        sample_pmc(conjugate_model(), **wrong)
+
+
+@pytest.mark.long
+def test_priors_that_round_to_their_bounds():
+    with pm.Model() as model:
+        p = pm.Beta("p", 0.1, 0.1)
+        pm.Binomial("y", 10, p, observed=4)
+    exact = stats.betabinom(10, 0.1, 0.1).logpmf(4)
+    by_smc = sample(model, pk.ASMC, draws=1500, chains=1, random_seed=1)
+    for told in (sample_pmc(model, draws=1500)["pmc_stats"], by_smc["smc_stats"]):
+        assert float(told["log_evidence"].mean()) == pytest.approx(exact, abs=0.25)

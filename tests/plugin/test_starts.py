@@ -11,16 +11,19 @@ from pymc_kernel.plugin.model.priors import ModelPrior, PriorDraws, first_places
 from tests.plugin.models import sample
 
 
-def draws_of(model):
-    return prior_draws(model, model.value_vars, model.initial_point())
+def draws_of(build):
+    with pm.Model() as model:
+        build()
+    return prior_draws(model, model.value_vars, start := model.initial_point()), model, start
 
 
 def test_draws_and_densities_are_those_of_the_prior_on_the_unconstrained_scale():
-    with pm.Model() as model:
-        pm.Normal("small", 0.0, 1e-6)
+    def build():
+        small = pm.Normal("small", 0.0, 1e-6)
         pm.HalfNormal("sigma", 1e3, shape=2)
-        pm.Normal("y", model["small"], 1.0, observed=3.0)
-    found = draws_of(model)
+        pm.Normal("y", small, 1.0, observed=3.0)
+
+    found, model, start = draws_of(build)
     small, log_sigma = found.positions[:, 0], found.positions[:, 1:]
     assert found.positions.shape == (200, 3)
     exact = stats.norm(0, 1e-6).logpdf(small) + (stats.halfnorm(0, 1e3).logpdf(np.exp(log_sigma)) + log_sigma).sum(1)
@@ -28,31 +31,21 @@ def test_draws_and_densities_are_those_of_the_prior_on_the_unconstrained_scale()
     assert found.scales[0] == pytest.approx(1e-6, rel=0.2)
     np.testing.assert_allclose(found.scales[1:], 0.9, rtol=0.25)  # of the log of a half-normal variable
     assert stats.kstest(np.exp(log_sigma[:, 0]), stats.halfnorm(0, 1e3).cdf).pvalue > 1e-3
-    assert found.default_log_density == pytest.approx(
-        float(model.compile_logp(vars=model.free_RVs)(model.initial_point())), rel=1e-10
-    )
+    default = float(model.compile_logp(vars=model.free_RVs)(start))
+    assert found.default_log_density == pytest.approx(default, rel=1e-10)
 
 
 def test_what_cannot_be_drawn_or_is_given_keeps_its_place():
-    with pm.Model() as flat:
-        pm.Flat("x")
-    assert draws_of(flat) is None
-    with pm.Model() as given:
-        pm.Normal("x", initval=4.0)
-        pm.Normal("z")
-    found = draws_of(given)
+    assert draws_of(lambda: pm.Flat("x"))[0] is None
+    assert draws_of(lambda: pm.Normal("x", initval=4.0))[0] is None
+    found, *_ = draws_of(lambda: [pm.Normal("x", initval=4.0), pm.Normal("z")])
     assert (found.positions[:, 0] == 4.0).all()
     assert found.positions[:, 1].std() > 0.5
     assert found.scales[0] == 1.0
-    with pm.Model() as all_given:
-        pm.Normal("x", initval=4.0)
-    assert draws_of(all_given) is None
 
 
 def test_draws_without_a_place_are_left_out():
-    with pm.Model() as model:
-        pm.Normal("cut", 0.0, 1.0, shape=2, transform=pm.distributions.transforms.ordered, initval=None)
-    found = draws_of(model)
+    found, *_ = draws_of(lambda: pm.Normal("cut", shape=2, transform=pm.distributions.transforms.ordered))
     assert np.isfinite(found.positions).all()
     assert np.isfinite(found.log_densities).all()
     assert 60 < len(found.positions) < 140  # half of all pairs
@@ -60,20 +53,16 @@ def test_draws_without_a_place_are_left_out():
 
 def test_starts_follow_the_posterior_where_the_prior_is_near_it(rng):
     """A normal prior and a likelihood as wide: importance resampling of twenty draws is nearly exact."""
-    with pm.Model() as model:
-        pm.Normal("x")
-    prior = draws_of(model)
-    starts = [
-        prior.choose(lambda x: stats.norm.logpdf(x[0]) + stats.norm.logpdf(2.0, x[0]), rng)[0][0] for _ in range(400)
-    ]
+    prior, *_ = draws_of(lambda: pm.Normal("x"))
+    density = lambda x: stats.norm.logpdf(x[0]) + stats.norm.logpdf(2.0, x[0])  # noqa: E731
+    starts = [prior.choose(density, rng)[0][0] for _ in range(400)]
     assert np.mean(starts) == pytest.approx(1.0, abs=0.2)
     assert np.std(starts) == pytest.approx(np.sqrt(0.5), rel=0.2)
 
 
 def test_other_modes_are_looked_for_in_the_prior_s_units(rng):
     """Two modes a million apart and draws at the foot of both: the lower one is found, and is no start."""
-    positions = 1e6 * np.array([[3.4], [-2.6]])
-    prior = PriorDraws(positions, np.zeros(2), np.array([3e6]), 0.0)
+    prior = PriorDraws(1e6 * np.array([[3.4], [-2.6]]), np.zeros(2), np.array([3e6]), 0.0)
     assert prior.scales == pytest.approx(1e6 * 3.0 * 0.6827, rel=1e-3)
 
     def two_modes(x):
@@ -87,37 +76,21 @@ def test_other_modes_are_looked_for_in_the_prior_s_units(rng):
 
 
 def test_a_likelihood_that_fails_away_from_the_initial_point_is_zero_there(rng):
-    with pm.Model() as model:
-        pm.Normal("x", shape=2)
-    prior = draws_of(model)
-
-    def fragile(x):
-        if (x != 0.0).any():
-            return -np.inf
-        return -1.0
-
-    start, places = prior.choose(fragile, rng, budget=100)
+    prior, *_ = draws_of(lambda: pm.Normal("x", shape=2))
+    start, places = prior.choose(lambda x: -np.inf if (x != 0.0).any() else -1.0, rng, budget=100)
     np.testing.assert_array_equal(start, [0.0, 0.0])
     assert np.isfinite(places.log_densities).sum() == 1
 
 
-def square_root_of_nine():
-    with pm.Model() as model:
+def test_chains_in_one_of_two_modes_say_so_and_initial_values_of_the_user_are_kept(caplog):
+    caplog.set_level(logging.WARNING, logger="pymc")
+    with pm.Model() as square_root_of_nine:
         x = pm.Normal("x", 0.924, 2)
         pm.Normal("y", x**2, 1, observed=9.0)
-    return model
-
-
-def test_a_chain_in_one_of_two_modes_says_so(caplog):
-    caplog.set_level(logging.WARNING, logger="pymc")
-    with square_root_of_nine():
         pm.sample(300, step=pk.AdaptiveMetropolis(), chains=4, cores=1, random_seed=1, progressbar=False)
     assert "never came near x = -" in caplog.text
-
-
-def test_initial_values_of_the_user_are_kept():
-    settings = {"draws": 10, "chains": 4, "cores": 1, "initvals": {"x": -3.0}, "seed": 1}
-    idata = sample(square_root_of_nine(), pk.AdaptiveMetropolis, **settings)
+    chains = {"draws": 10, "chains": 4, "cores": 1, "seed": 1}
+    idata = sample(square_root_of_nine, pk.AdaptiveMetropolis, initvals={"x": -3.0}, **chains)
     assert (idata["warmup_posterior"]["x"].values[:, :20] < 0.0).all()
 
 
@@ -128,9 +101,8 @@ def test_scales_far_from_one_are_learned():
         large = pm.Normal("large", 0.0, 1e6)
         pm.Normal("y", [1e6 * small, 1e-6 * large], 1.0, observed=[1.0, -1.0])
         idata = pm.sample(step=pk.AdaptiveMetropolis(), chains=2, cores=1, random_seed=2, progressbar=False)
-    posterior = idata["posterior"]
     for name, unit, mean in (("small", 1e-6, 0.5), ("large", 1e6, -0.5)):
-        values = posterior[name].values / unit
+        values = idata["posterior"][name].values / unit
         assert values.mean() == pytest.approx(mean, abs=0.15)
         assert values.std() == pytest.approx(np.sqrt(0.5), rel=0.15)
 
@@ -146,8 +118,9 @@ def bounded():
 
 
 def unconstrained(rate, noise):
+    """Values of the bounded model in the last dimension: two rates and one of noise."""
     rate = np.asarray(rate)
-    return np.array([*(np.log(rate + 5.0) - np.log(5.0 - rate)), np.log(noise)])
+    return np.concatenate([np.log(rate + 5.0) - np.log(5.0 - rate), np.log(noise)[..., None]], axis=-1)
 
 
 def places(model, start, count=9):
@@ -175,8 +148,7 @@ def test_a_search_starts_at_values_by_names(bounded):
 def test_a_search_starts_at_draws(bounded):
     rng = np.random.default_rng(1)
     rate, noise = rng.uniform(-1.0, 1.0, (2, 30, 2)), rng.uniform(0.5, 1.0, (2, 30))
-    data = az.from_dict({"posterior": {"rate": rate, "noise": noise}})
-    exact = np.array([unconstrained(r, n) for r, n in zip(rate.reshape(-1, 2), noise.ravel(), strict=True)])
+    data, exact = az.from_dict({"posterior": {"rate": rate, "noise": noise}}), unconstrained(rate, noise).reshape(-1, 3)
     for start in (data, data["posterior"], data["posterior"].to_dataset()):
         found = places(bounded, start)
         assert found.shape == (10, 3)
@@ -185,12 +157,11 @@ def test_a_search_starts_at_draws(bounded):
 
 
 def test_a_start_that_cannot_be_is_named(bounded):
-    for start in (3.0, "middle", np.zeros((2, 4)), [[1.0, 2.0]]):
-        with pytest.raises(ValueError, match="start must be values by the names"):
+    wrong = [(one, "start must be values by the names") for one in (3.0, "middle", np.zeros((2, 4)), [[1.0, 2.0]])]
+    wrong += [({"rates": [0.0, 0.0]}, "start has rates, which the model has not")]
+    wrong += [({"rate": [5.0, 0.0]}, "give values within bounds")]
+    for start, message in wrong:
+        with pytest.raises(ValueError, match=message):
             places(bounded, start)
-    with pytest.raises(ValueError, match="start has rates, which the model has not"):
-        places(bounded, {"rates": [0.0, 0.0]})
-    with pytest.raises(ValueError, match="give values within bounds"):
-        places(bounded, {"rate": [5.0, 0.0]})
     with bounded, pytest.raises(ValueError, match="which the model has not"):
         pk.sample_surrogate(evaluations=100, start={"mu": 0.0}, progressbar=False)

@@ -10,33 +10,37 @@ import pymc_kernel as pk
 from benchmarks import noisy_walks
 from pymc_kernel.errors import NoisyBlockError, NonFiniteStartError
 from pymc_kernel.plugin.model import estimated
-from tests.plugin.models import STEPS, advance, exact_model, noisy_model, noisy_normal, same_draws, sample
+from tests.plugin.models import STEPS, exact_model, noisy_model, noisy_normal, normal_simulator, same_draws, sample
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_a_noisy_density_in_parts_is_refused(name):
+def _nested(mean):
+    value = pt.dscalar()
+    op = estimated.EstimatedLogLikelihoodOp("inner", noisy_normal)
+    pm.Potential("p", OpFromGraph([value], [op(value, pt.zeros(1))])(mean))
+
+
+ESTIMATES = {
+    "y": lambda mean: pk.EstimatedLikelihood("y", noisy_normal, mean, observed=np.zeros(1)),
+    "Simulator_s": lambda mean: pm.Simulator("s", normal_simulator, mean, epsilon=1.0, observed=np.zeros(5)),
+    "inner": _nested,
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+@pytest.mark.parametrize("name", ESTIMATES)
+def test_a_noisy_density_in_parts_is_refused(name, step):
     with pm.Model():
-        theta = pm.Normal("theta")
-        phi = pm.Normal("phi")
-        pk.EstimatedLikelihood("y", noisy_normal, theta + phi, observed=np.zeros(1))
-        with pytest.raises(NoisyBlockError, match=r"\(by y\).*not given: phi"):
-            STEPS[name]([theta])
-        with pytest.raises(NoisyBlockError, match="not given: phi"):
-            STEPS[name](blocked=False)
+        theta, phi = pm.Normal("theta"), pm.Normal("phi")
+        ESTIMATES[name](theta + phi)
+        for settings in ({"vars": [theta]}, {"blocked": False}):
+            with pytest.raises(NoisyBlockError, match=rf"\(by {name}\).*not given: phi"):
+                STEPS[step](**settings)
 
 
-def test_pymc_simulator_counts_as_noisy_and_is_reproducible():
-    def simulate(rng, theta, size):
-        return rng.normal(theta, 1.0, size=size)
-
+def test_pymc_simulator_is_reproducible():
     with pm.Model() as model:
-        theta = pm.Normal("theta")
-        phi = pm.Normal("phi")
-        pm.Simulator("s", simulate, theta + phi, epsilon=1.0, observed=np.zeros(5))
-        with pytest.raises(NoisyBlockError, match="not given: phi"):
-            pk.KAMH([theta])
-    sequential = sample(model, pk.AdaptiveMetropolis, cores=1)
-    assert same_draws(sequential, sample(model, pk.AdaptiveMetropolis, cores=2))
+        ESTIMATES["Simulator_s"](pm.Normal("theta"))
+    assert same_draws(*(sample(model, pk.AdaptiveMetropolis, cores=c) for c in (1, 2)))
 
 
 @pytest.mark.parametrize("name", STEPS)
@@ -44,10 +48,9 @@ def test_discrete_variables_are_left_to_other_steps(name):
     with pm.Model():
         k = pm.Poisson("k", 3.0)
         x = pm.Normal("x", k, 1.0)
-        step = STEPS[name]()
+        assert [v.name for v in STEPS[name]().vars] == ["x"]
         with pytest.raises(TypeError, match="k is discrete"):
             STEPS[name]([x, k])
-    assert [v.name for v in step.vars] == ["x"]
 
 
 def test_too_little_tuning_is_said(caplog):
@@ -74,14 +77,40 @@ def test_what_a_step_cannot_do_is_refused_before_any_work(variable, step, settin
             step(**settings)
 
 
+def begun(model, make_step=pk.KAMH, *names):
+    """A step, for variables of some names or for all, whose chain begins."""
+    with model:
+        step = make_step([model[name] for name in names] or None)
+    step.setup_chain(np.random.default_rng(3), 10, 10)
+    return step
+
+
 def test_a_start_without_density_is_a_clear_error():
     with pm.Model() as model:
-        pm.Normal("x")
-        pm.Potential("never", pm.math.log(model["x"] * 0.0))
-        step = pk.KAMH()
-    step.setup_chain(np.random.default_rng(0), 10, 10)
+        pm.Potential("never", pm.math.log(pm.Normal("x") * 0.0))
     with pytest.raises(NonFiniteStartError, match="KAMH for x: the log density at the starting position"):
-        step.step(model.initial_point())
+        begun(model).step(model.initial_point())
+
+
+def test_a_compound_whose_steps_see_different_densities_is_named():
+    step = begun(model := exact_model(), pk.KAMH, "z")
+    point, _ = step.step(model.initial_point())
+    with pytest.raises(NonFiniteStartError, match="KAMH for z: after another step moved the chain"):
+        step.step(point | {"x": np.full((2, 2), np.nan)})
+
+
+def test_a_second_step_on_a_noisy_block_is_refused():
+    """Each alone is right; together neither knows which estimate was accepted last."""
+    model = noisy_model()
+    steps, point = [begun(model, pk.AdaptiveMetropolis) for _ in range(2)], model.initial_point()
+
+    def take_turns(point):
+        for _ in range(100):
+            for step in steps:
+                point, _ = step.step(point)
+
+    with pytest.raises(NoisyBlockError, match="AdaptiveMetropolis for theta: another step moved the chain"):
+        take_turns(point)
 
 
 def test_a_stuck_chain_is_reported_with_the_noise_of_the_estimate(caplog):
@@ -98,21 +127,24 @@ def test_a_stuck_chain_is_reported_with_the_noise_of_the_estimate(caplog):
     assert set(extra) <= {0, 20}
 
 
+def test_a_stuck_chain_with_an_exact_density_is_reported(caplog):
+    with pm.Model() as model:
+        pm.Normal("x")
+    sample(model, lambda: pk.AdaptiveMetropolis(scale=1e4, learn_scale=False), cores=1, draws=800, chains=1)
+    assert any("do not fit" in r.message for r in caplog.records)
+
+
 def noisy_pair(rng, theta, observed):
     """Log of an unbiased estimate of exp(-|theta|^2 / 2); the log-normal noise lets .23 of all steps through."""
     return float(-0.5 * theta @ theta - 0.5 * 1.7**2 + 1.7 * rng.standard_normal())
 
 
-def two_noisy_parameters():
+@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis"])
+def test_noise_is_measured_while_tuning_and_scales_do_not_collapse(name):
     with pm.Model() as model:
         theta = pm.Flat("theta", shape=2, initval=np.zeros(2))
         pk.EstimatedLikelihood("y", noisy_pair, theta, observed=np.zeros(1))
-    return model
-
-
-@pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis"])
-def test_noise_is_measured_while_tuning_and_scales_do_not_collapse(name):
-    idata = sample(two_noisy_parameters(), STEPS[name], cores=1, tune=800, draws=200, chains=3)
+    idata = sample(model, STEPS[name], cores=1, tune=800, draws=200, chains=3)
     tuning, drawing = idata["warmup_sample_stats"]["evaluations"], idata["sample_stats"]["evaluations"]
     # The very first draw has one evaluation more, at the start.
     np.testing.assert_array_equal(tuning.sum("draw"), 800 + 80 + 1)
@@ -130,62 +162,3 @@ def test_no_walk_under_noise_is_narrow_in_silence(name, way):
     for sigma, num_dims in ((1.5, 5), (1.7, 1), (1.7, 2)):
         chains = noisy_walks.WAYS[way](name, sigma, num_dims, 32, 2)
         assert noisy_walks.counted(chains).silent == 0
-
-
-def test_a_stuck_chain_with_an_exact_density_is_reported(caplog):
-    with pm.Model() as model:
-        pm.Normal("x")
-    sample(model, lambda: pk.AdaptiveMetropolis(scale=1e4, learn_scale=False), cores=1, draws=800, chains=1)
-    assert any("do not fit" in r.message for r in caplog.records)
-
-
-def test_a_second_step_on_a_noisy_block_is_refused():
-    """Each alone is right; together neither knows which estimate was accepted last."""
-    model = noisy_model()
-    with model:
-        one, other = pk.AdaptiveMetropolis(), pk.AdaptiveMetropolis()
-    point = model.initial_point()
-    for step in (one, other):
-        step.setup_chain(np.random.default_rng(1), 100, 0)
-
-    def take_turns(point):
-        for _ in range(100):
-            point, _ = one.step(point)
-            point, _ = other.step(point)
-
-    with pytest.raises(NoisyBlockError, match="AdaptiveMetropolis for theta: another step moved the chain"):
-        take_turns(point)
-
-
-def test_an_estimate_inside_a_nested_graph_is_found():
-    with pm.Model():
-        theta = pm.Normal("theta")
-        phi = pm.Normal("phi")
-        op = estimated.EstimatedLogLikelihoodOp("inner", noisy_normal)
-        value = pt.dscalar()
-        nested = OpFromGraph([value], [op(value, pt.zeros(1))])
-        pm.Potential("p", nested(theta + phi))
-        with pytest.raises(NoisyBlockError, match="by inner"):
-            pk.KAMH([theta])
-
-
-def test_a_compound_whose_steps_see_different_densities_is_named():
-    model = exact_model()
-    with model:
-        step = pk.KAMH([model["z"]])
-    step.setup_chain(np.random.default_rng(3), 10, 10)
-    [point] = advance(step, model.initial_point(), 1)
-    point["x"] = np.full((2, 2), np.nan)
-    with pytest.raises(NonFiniteStartError, match="KAMH for z: after another step moved the chain"):
-        step.step(point)
-
-
-@pytest.mark.parametrize("tune", [0, 30])
-@pytest.mark.parametrize("adaptation", ["tuning", "vanishing"])
-def test_short_tuning_learns_no_shape_from_a_handful_of_points(tune, adaptation):
-    model = exact_model()
-    with model:
-        step = pk.KAMH(adaptation=adaptation)
-    step.setup_chain(np.random.default_rng(3), tune, 30)
-    advance(step, model.initial_point(), 30)
-    assert step.transition.fit is None
