@@ -5,17 +5,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
 import xarray as xr
-from pytensor import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.emulation import measured_by_pairs, noise_variance, squared_error, tilt
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
 from pymc_kernel.plugin.emulation.record import with_zeros
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
-from tests.plugin.models import noisy_model, sample
+from tests.plugin.models import QUIET, black_box, check_moments, noisy_model, sample
 from tests.reference.grids import moments
 
 DATA = np.array([0.4, -0.9, 1.6])
@@ -51,8 +49,7 @@ def posterior(prior, to_means):
 
 def emulated_of(model, evaluations=60, seed=1):
     """A quick emulation, whose doubts do not matter here."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         return pk.emulate(model, evaluations, random_seed=seed, progressbar=False)
 
 
@@ -74,10 +71,8 @@ def test_spread_is_exact_under_noise(made):
     idata = sampled(made, draws=4000)  # some 450 effective ones: a standard error of a mean is a third of the bound
     draws = np.concatenate([idata.posterior["center"].values[..., None], idata.posterior["effect"].values], axis=2)
     mean, covariance = posterior(CENTER_SD**2 + EFFECT_SD**2 * np.diag([0.0, 1.0, 1.0, 1.0]), np.eye(4)[1:])
-    sd = np.sqrt(np.diag(covariance))
-    flat = draws.reshape(-1, 4)
-    assert np.abs((flat.mean(axis=0) - mean) / sd).max() < 0.15
-    assert np.abs(flat.std(axis=0) / sd - 1.0).max() < 0.1
+    for i, sd in enumerate(np.sqrt(np.diag(covariance))):
+        check_moments(draws[..., i], mean[i], sd, 0.15, 0.1)
     assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1  # of the group that was estimated most
 
 
@@ -105,21 +100,24 @@ def test_noise_follows_the_seed():
         return found
 
     a, b, c = map(estimates, (1, 1, 2))
-    assert len(a) == 12
-    assert a == b
+    assert (len(a), a) == (12, b)
     assert set(a).isdisjoint(c)
 
 
-@pytest.mark.parametrize(("settings", "said"), [({"pointwise": True}, "pointwise"), ({"reuse_noise": 0.5}, "reuses")])
-def test_estimates_that_are_not_learned_are_refused(settings, said):
+HIDDEN = np.random.default_rng(1)
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (noisy_model(pointwise=True), "pointwise"),
+        (noisy_model(reuse_noise=0.5), "reuses"),
+        (groups(lambda rng, theta, y: HIDDEN.standard_normal()), "called again at the same place"),
+    ],
+)
+def test_estimates_that_are_not_learned_are_refused(model, said):
     with pytest.raises(ValueError, match=said):
-        pk.emulate(noisy_model(**settings), progressbar=False)
-
-
-def test_a_function_with_randomness_of_its_own_is_refused():
-    hidden = np.random.default_rng(1)
-    with pytest.raises(ValueError, match="called again at the same place"):
-        pk.emulate(groups(lambda rng, theta, y: hidden.standard_normal()), progressbar=False)
+        pk.emulate(model, progressbar=False)
 
 
 # -- how far off ---------------------------------------------------------------------------------------
@@ -141,24 +139,24 @@ def test_squared_errors_of_what_is_learned_are_estimated_without_bias():
     assert abs(found[:, 1].mean() / found[:, 0].std() - 1.0) < 0.05  # and the standard error is right
 
 
+def by_pairs(rng, n, sd, learned):
+    return measured_by_pairs(errors_of(rng, n, sd, learned), [np.zeros((n, 1))] * 2)
+
+
 def test_a_distance_by_estimates_is_never_zero_and_nears_it():
-    rng, nothing = np.random.default_rng(2), [np.zeros((0, 1))] * 2
+    rng = np.random.default_rng(2)
     for n in (10, 100, 1000):
-        distances = [
-            measured_by_pairs(errors_of(rng, n, 0.8, np.zeros((n, 3))), [np.zeros((n, 1))] * 2)[0] for _ in range(50)
-        ]
+        distances = [by_pairs(rng, n, 0.8, np.zeros((n, 3)))[0] for _ in range(50)]
         assert min(distances) > 0.0
         assert 0.1 < np.median(distances) * n**0.25 < 1.0
-    assert measured_by_pairs(np.full((10, 2, 3), np.nan), nothing)[0] == 1.0
+    assert measured_by_pairs(np.full((10, 2, 3), np.nan), [np.zeros((0, 1))] * 2)[0] == 1.0
 
 
 def test_the_distance_without_noise_is_that_of_the_normal_log_ratio():
     rng = np.random.default_rng(3)
-    learned = 0.5 * rng.standard_normal((4000, 3)) * [1.0, 0.0, 0.0]
-    distance, sd, share, _ = measured_by_pairs(errors_of(rng, 4000, 0.0, learned), [np.zeros((4000, 1))] * 2)
-    assert sd == pytest.approx(0.5, rel=0.05)
-    assert distance == pytest.approx(0.197, rel=0.05)  # 2 Phi(.25) - 1
-    assert share == pytest.approx(np.exp(-0.25), rel=0.05)
+    distance, sd, share, _ = by_pairs(rng, 4000, 0.0, 0.5 * rng.standard_normal((4000, 3)) * [1.0, 0.0, 0.0])
+    expected = 0.197, 0.5, np.exp(-0.25)  # the first is 2 Phi(.25) - 1
+    np.testing.assert_allclose((distance, sd, share), expected, rtol=0.05)
 
 
 def test_noise_and_its_tilt_are_measured():
@@ -175,9 +173,8 @@ def test_noise_and_its_tilt_are_measured():
 
 
 def groups_beside_exact():
-    box = wrap_py([pt.dscalar], [pt.dscalar])(lambda x: np.exp(x))
     with groups() as model:
-        pm.Normal("z", box(model["center"]), 0.5, observed=1.0)
+        pm.Normal("z", black_box(np.exp, "s", "s")(model["center"]), 0.5, observed=1.0)
     return model
 
 
@@ -189,21 +186,30 @@ def test_black_boxes_shows_terms_as_noisy():
     assert set(table["name"][1].split(", ")) == {"y0", "y1", "y2"}
 
 
-def in_place_of_emulated():
-    """A model as if it had been emulated, whose posterior is the prior: what moves together does not depend on it."""
+def groups_that_share():
     with pm.Model() as model:
         center = pm.Normal("center", 0.0, CENTER_SD)
-        pm.Normal("effect", center, EFFECT_SD, shape=3)
-    draws = np.random.default_rng(0).normal(size=(500, 4))
-    model.emulation = SimpleNamespace(draws=draws, rhat=1.0)
+        effect = pm.Normal("effect", center, EFFECT_SD, shape=3)
+        pk.EstimatedLikelihood("y", estimate, effect[:2], observed=DATA[:2])
+        pk.EstimatedLikelihood("y2", estimate, effect[2], observed=DATA[2:])
     return model
 
 
-def test_an_exact_black_box_beside_estimated_groups_is_no_term_of_a_block():
-    learned = in_place_of_emulated()
-    with groups_beside_exact():
+@pytest.mark.parametrize(
+    ("make", "blocks"),
+    [
+        (groups_beside_exact, [([0], ()), ([1], (0,)), ([2], (1,)), ([3], (2,))]),  # what is exact is no term
+        (groups_that_share, [([0], ()), ([1, 2], (0,)), ([3], (1,))]),
+    ],
+)
+def test_groups_that_share_an_estimate_move_together(make, blocks):
+    """As if a model had been emulated, whose posterior is the prior: what moves together does not depend on it."""
+    with pm.Model() as learned:
+        pm.Normal("effect", pm.Normal("center", 0.0, CENTER_SD), EFFECT_SD, shape=3)
+    learned.emulation = SimpleNamespace(draws=np.random.default_rng(0).normal(size=(500, 4)), rhat=1.0)
+    with make():
         step = pk.EmulatedNUTS(learned)
-    assert [(b.tolist(), c) for b, c in step.blocks] == [([0], ()), ([1], (0,)), ([2], (1,)), ([3], (2,))]
+    assert [(b.tolist(), c) for b, c in step.blocks] == blocks
 
 
 @pytest.mark.slow
@@ -218,17 +224,6 @@ def test_an_exact_black_box_beside_estimated_groups():
     assert idata.sample_stats["accept"].mean() > 0.3
 
 
-def test_two_groups_that_share_an_estimate_move_together():
-    learned = in_place_of_emulated()
-    with pm.Model():
-        center = pm.Normal("center", 0.0, CENTER_SD)
-        effect = pm.Normal("effect", center, EFFECT_SD, shape=3)
-        pk.EstimatedLikelihood("y", estimate, effect[:2], observed=DATA[:2])
-        pk.EstimatedLikelihood("y2", estimate, effect[2], observed=DATA[2:])
-        step = pk.EmulatedNUTS(learned)
-    assert [(b.tolist(), len(c)) for b, c in step.blocks] == [([0], 0), ([1, 2], 1), ([3], 1)]
-
-
 @pytest.mark.slow
 def test_a_group_nearly_without_data_stays_at_its_prior():
     def flat(rng, effect, observed):
@@ -238,20 +233,16 @@ def test_a_group_nearly_without_data_stays_at_its_prior():
         effect = pm.Normal("effect", 0.0, 1.0, shape=3)
         pk.EstimatedLikelihood("y", flat, effect[0], observed=[3.0])
         pk.EstimatedLikelihood("y1", estimate, effect[1], observed=DATA[1:2])
-    idata = sampled((model, emulated_of(model)), draws=500)
-    draws = idata.posterior["effect"].values
-    assert abs(draws[..., 0].mean()) < 0.3
-    assert draws[..., 0].std() == pytest.approx(1.0, abs=0.25)
+    check_moments(sampled((model, emulated_of(model)), draws=500).posterior["effect"][..., 0], 0.0, 1.0, 0.3, 0.25)
 
 
 @pytest.mark.parametrize(("longest", "sd", "said"), [(200, 0.7, "in some places"), (200, 3.0, "y0 3"), (90, 3.0, None)])
-def test_a_group_that_is_stuck_is_said(longest, sd, said):
+def test_a_group_that_is_stuck_is_said(longest, sd, said, recwarn):
     stats = xr.Dataset({"stuck": (("chain", "draw"), np.zeros((4, 1000), int))})
     stats["stuck"][2, 500 : 500 + longest] = np.arange(1, longest + 1)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        report_stuck_groups(stats, {"y0": sd, "y1": 0.5})
-    texts = [str(w.message) for w in caught]
+    warnings.simplefilter("always")
+    report_stuck_groups(stats, {"y0": sd, "y1": 0.5})
+    texts = [str(w.message) for w in recwarn]
     assert (texts == []) if said is None else (said in texts[0] and "less noisy" in texts[0])
 
 
@@ -274,15 +265,6 @@ def share_that_matches(rng, log_rate, observed):
         return np.log((rng.poisson(np.exp(min(log_rate, 9.0)), 40) == observed).mean())
 
 
-def counts_by_matches():
-    """Six counts; at hardly any draw of the prior are the estimates of all above zero."""
-    with pm.Model() as model:
-        rates = pm.Normal("rates", 0.0, 1.5, shape=6)
-        for i, y in enumerate(SEEN):
-            pk.EstimatedLikelihood(f"y{i}", share_that_matches, rates[i], observed=y)
-    return model
-
-
 def test_estimates_of_zero_are_learned_as_low_ones():
     estimates = np.array([-1.0, -np.inf, -3.0, -np.inf]).reshape(4, 1, 1)
     np.testing.assert_allclose(with_zeros(estimates, np.zeros(1, int)).ravel(), [-1.0, -4.0, -3.0, -4.0])
@@ -290,12 +272,15 @@ def test_estimates_of_zero_are_learned_as_low_ones():
 
 @pytest.mark.slow
 def test_groups_whose_estimates_are_often_zero_are_sampled_right():
-    idata = pk.sample_khmc(1000, model=counts_by_matches(), random_seed=1, chains=2, cores=1, progressbar=False)
+    """At hardly any draw of the prior are the estimates of all six counts above zero."""
+    with pm.Model() as model:
+        rates = pm.Normal("rates", 0.0, 1.5, shape=6)
+        for i, y in enumerate(SEEN):
+            pk.EstimatedLikelihood(f"y{i}", share_that_matches, rates[i], observed=y)
+    idata = pk.sample_khmc(1000, model=model, chains=2, cores=1, **QUIET)
     assert "least_accept" in idata.sample_stats
     assert idata.sample_stats["evaluations"].values[:, 1:].max() == 1
     grid = np.linspace(-8.0, 4.0, 4001)
     for i, y in enumerate(SEEN):
-        mean, sd = moments(grid, y * grid - np.exp(grid) - 0.5 * (grid / 1.5) ** 2)
-        draws = idata["posterior"]["rates"][:, :, i]
-        assert float(draws.mean()) == pytest.approx(mean, abs=0.2 * sd)
-        assert float(draws.std()) == pytest.approx(sd, rel=0.15)
+        exactly = moments(grid, y * grid - np.exp(grid) - 0.5 * (grid / 1.5) ** 2)
+        check_moments(idata["posterior"]["rates"][:, :, i], *exactly, 0.2, 0.15)

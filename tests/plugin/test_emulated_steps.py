@@ -5,9 +5,11 @@ from types import SimpleNamespace
 import numpy as np
 import pymc as pm
 import pytest
+from scipy.signal import lfilter
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.exact_groups import Estimates
+from pymc_kernel.plugin.emulation.exact_step import enough_transitions
 from tests.plugin.test_estimated_groups import CENTER_SD, DATA, DATA_SD, EFFECT_SD, exact, posterior
 
 OFFSET_SD = 0.5
@@ -32,15 +34,21 @@ def two_valued(rng, effect, offset, observed):
     return exact(mean, observed) + np.log1p(factor)
 
 
-def two_groups():
+def centred(likelihood):
     """A center, two effects, and an offset that both likelihoods have as an input."""
     with pm.Model() as model:
         center = pm.Normal("center", 0.0, CENTER_SD)
         effect = pm.Normal("effect", center, EFFECT_SD, shape=2)
-        offset = pm.Normal("offset", 0.0, OFFSET_SD)
+        likelihood(effect, pm.Normal("offset", 0.0, OFFSET_SD))
+    return model
+
+
+def two_groups():
+    def estimates(effect, offset):
         for i in range(2):
             pk.EstimatedLikelihood(f"y{i}", two_valued, effect[i], offset, observed=[DATA[i]])
-    return model
+
+    return centred(estimates)
 
 
 def posterior_of_two():
@@ -52,11 +60,7 @@ def posterior_of_two():
 
 def wrongly_learned():
     """A model in place of an emulated one, whose posterior is elsewhere."""
-    with pm.Model() as model:
-        center = pm.Normal("center", 0.0, CENTER_SD)
-        effect = pm.Normal("effect", center, EFFECT_SD, shape=2)
-        offset = pm.Normal("offset", 0.0, OFFSET_SD)
-        pm.Normal("y", effect + offset, DATA_SD, observed=DATA[:2] + 1.2)
+    model = centred(lambda effect, offset: pm.Normal("y", effect + offset, DATA_SD, observed=DATA[:2] + 1.2))
     mean, covariance = posterior_of_two()
     draws = np.random.default_rng(0).multivariate_normal(mean, 1.5 * covariance, 500)
     model.emulation = SimpleNamespace(draws=draws, rhat=1.0)
@@ -152,3 +156,40 @@ def test_each_tuning_draw_begins_at_a_draw_of_the_emulation(frozen, monkeypatch)
         point, _ = frozen.step(point)
     assert all((frozen._starts == x).all(axis=1).any() for x in begun)
     assert len(np.unique(begun, axis=0)) == 5
+
+
+# -- the step where likelihoods are exact --------------------------------------------------------------
+
+
+def correlated(rng, correlation, num_draws=4000):
+    """Draws (n, 2) of which only the second parameter is correlated from draw to draw."""
+    noise = rng.standard_normal((num_draws, 2))
+    noise[:, 1] = lfilter([1.0], [1.0, -correlation], noise[:, 1])
+    return noise
+
+
+@pytest.mark.parametrize(("correlation", "number"), [(0.0, 2), (0.6, 4), (0.99, 10)])
+def test_the_slowest_parameter_decides_how_many_transitions_a_draw_has(rng, correlation, number):
+    """One effective draw of an autoregression takes (1 + r) / (1 - r) draws."""
+    assert abs(enough_transitions(correlated(rng, correlation)) - number) <= 1
+
+
+def test_the_way_to_the_posterior_does_not_count_for_transitions(rng):
+    draws = correlated(rng, 0.0)
+    draws[:1500] += np.linspace(100.0, 0.0, 1500)[:, None]
+    assert enough_transitions(draws) <= 2
+
+
+@pytest.mark.parametrize("draws", [[], np.zeros((3, 2)), np.zeros((100, 2))])
+def test_where_nothing_is_known_of_the_chain_a_draw_has_most_transitions(draws):
+    assert enough_transitions(draws) == 10
+
+
+def test_settings_of_nuts_arrive():
+    with pm.Model() as model:
+        pm.Normal("x")
+    model.emulation = SimpleNamespace(draws=np.zeros((5, 1)), rhat=1.0)
+    with model:
+        assert pk.EmulatedNUTS(model).target_accept == 0.95
+        step = pk.EmulatedNUTS(model, target_accept=0.7, max_treedepth=3)
+    assert (step.target_accept, step.max_treedepth) == (0.7, 3)
