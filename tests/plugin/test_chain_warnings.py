@@ -12,7 +12,7 @@ from pymc_kernel.errors import NonFiniteStartError
 from pymc_kernel.mcmc import kernel_hmc
 from pymc_kernel.mcmc.chain_checks import Coverage
 from pymc_kernel.plugin.samplers import chain_warnings
-from tests.plugin.models import PLAIN, black_box
+from tests.plugin.parts import PLAIN, black_box
 
 
 def raising_above(limit):

@@ -13,7 +13,8 @@ from pymc_kernel.plugin.emulation.chains import Chains
 from pymc_kernel.plugin.emulation.challengers import Challengers, LeftOut, places_beyond
 from pymc_kernel.plugin.emulation.emulated_model import no_limits
 from pymc_kernel.plugin.model.priors import ModelPrior
-from tests.plugin.models import add_places, black_box, copied, data_around, learned_at, without_gradient
+from tests.plugin.models import add_places, copied, learned_at, without_gradient
+from tests.plugin.parts import black_box, data_around
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 

@@ -4,7 +4,7 @@ import pytest
 from pytensor.graph.replace import vectorize_graph
 
 import pymc_kernel as pk
-from tests.plugin.models import CURVE, QUIET, TIMES, black_box, curve_model
+from tests.plugin.parts import CURVE, QUIET, TIMES, black_box, curve_model
 
 
 def true_decay(rate):

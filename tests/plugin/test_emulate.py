@@ -13,25 +13,12 @@ from pytensor.graph.replace import vectorize_graph
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation import chains
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
+from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from tests.plugin.models import (
-    CURVE,
-    PLAIN,
-    QUIET,
-    TIMES,
-    Counted,
-    black_box,
-    check_moments,
-    curve_model,
-    data_around,
-    learned_at,
-    normal_draws,
-    same_draws,
-    sample,
-    without_gradient,
-)
+from tests.plugin.models import Counted, black_box_model, learned_at, normal_draws, same_draws, sample, without_gradient
+from tests.plugin.parts import CURVE, PLAIN, QUIET, TIMES, black_box, check_moments, curve_model, data_around
 from tests.reference.differences import assert_derivative
 from tests.reference.grids import moments
 
@@ -133,6 +120,48 @@ def test_a_likelihood_that_is_scaled_to_more_data_is_no_black_box():
     with pm.Model() as model:
         pm.Normal("y", black_box(np.exp, "v")(pm.Normal("x", shape=2)), 1.0, observed=[1.0, 2.0], total_size=20)
     assert list(pk.black_boxes(model)["name"]) == ["exp"]
+
+
+#: One number for each group: neither the curve nor the noise are known to PyMC.
+LOG_LIKELIHOOD = black_box(lambda rate, y: -0.5 * (((y - decay(rate)) / 0.1) ** 2).sum(), "sv", "s")
+
+
+def groups(way):
+    """Three groups with a rate each, and a spread of the rates, in a distribution of one's own."""
+
+    def logp(value, log_rate, times):
+        if way == "gradient":
+            return -0.5 * (((value - pt.exp(-pt.exp(log_rate)[:, None] * times)) / 0.1) ** 2).sum()
+        return sum(LOG_LIKELIHOOD(pt.exp(log_rate[i]), value[i]) for i in range(3))
+
+    def random(log_rate, times, rng=None, size=None):
+        return rng.normal(np.exp(-np.exp(log_rate)[:, None] * times), 0.1)
+
+    with pm.Model(coords={"group": list("abc"), "time": TIMES}) as model:
+        log_rate = pm.Normal("log_rate", 0.0, pm.HalfNormal("spread", 0.5), dims="group")
+        settings = {"signature": "(g),(t)->(g,t)", "dims": ("group", "time"), "observed": [CURVE, CURVE + 0.1, CURVE]}
+        pm.CustomDist("y", log_rate, TIMES, logp=logp, random=random, **settings)
+    return model
+
+
+def test_a_copy_without_black_boxes_in_custom_distributions_is_the_same_model():
+    model, true = groups("black box"), groups("gradient")
+    [row] = pk.black_boxes(model).itertuples()
+    assert (row.calls, row.inputs, row.outputs, row.functions) == (3, 1, 1, 3)  # each has data of its own
+    assert with_hoisted(true) is true
+    copy = with_hoisted(model)
+    assert [v.name for v in copy.basic_RVs] == [v.name for v in model.basic_RVs]
+    assert copy.coords == model.coords
+    assert copy.named_vars_to_dims == model.named_vars_to_dims
+    log_rate = np.array([0.1, -0.4, 0.2])
+    values = [float(m.compile_logp()({"spread_log__": -0.3, "log_rate": log_rate})) for m in (copy, model, true)]
+    np.testing.assert_allclose(values[1:], values[0], rtol=1e-12)
+    draws = az.from_dict({"posterior": {"spread": np.full((1, 1), 0.4), "log_rate": log_rate[None, None]}})
+    with copy:
+        drawn = pm.sample_posterior_predictive(draws, freeze_vars=["spread", "log_rate"], **QUIET)
+    predicted = drawn["posterior_predictive"]["y"].values[0, 0]
+    assert predicted.shape == (3, 4)
+    assert np.abs(predicted - np.exp(-np.exp(log_rate)[:, None] * TIMES)).max() < 0.5
 
 
 @pytest.mark.slow
@@ -290,40 +319,19 @@ def test_exact_draws_are_the_same_for_any_number_of_cores(emulated):
     assert same_draws(one, two)
 
 
-TWO = QUIET | {"chains": 2}
-SAMPLERS = {
-    "chains": lambda: pk.sample_khmc(500, tune=300, cores=1, **TWO),
-    "surrogate": lambda: pk.sample_surrogate(500, evaluations=40, **TWO),
-    "exact": lambda: pk.sample_surrogate(500, evaluations=40, exact=True, **TWO),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_samplers_learn_the_part_that_is_unknown(sampler):
+def test_chains_learn_the_part_that_is_unknown():
     with curve_model(black_box(decay)):
         pm.Normal("other")
-        idata = SAMPLERS[sampler]()
-    stats = idata["sample_stats"]
+        idata = pk.sample_khmc(500, tune=300, chains=2, cores=1, **QUIET)
     check_moments(idata["posterior"]["rate"], *curve_moments(), 0.2, 0.2)
-    if sampler == "chains":
-        assert stats.attrs["tuning_evaluations"] < 40
-        assert stats.attrs["distance"] < 0.2
-        assert int(stats["evaluations"].sum()) == 2 * 500 + 2  # one a draw, and one at the start of each chain
-    else:
-        assert float(stats["distance"]) < 0.05
-        assert idata["evaluations"]["position"].shape == (int(stats["num_evaluations"]), 2)
-        assert ("evaluations" in stats) == (sampler == "exact")
+    stats = idata["sample_stats"]
+    assert stats.attrs["tuning_evaluations"] < 40
+    assert stats.attrs["distance"] < 0.2
+    assert int(stats["evaluations"].sum()) == 2 * 500 + 2  # one a draw, and one at the start of each chain
 
 
-def all_in_one():
-    """A log likelihood of all parameters, of which nothing is known besides."""
-    with pm.Model() as model:
-        pm.Potential("p", black_box(lambda x: np.asarray(-0.5 * (x @ x)), "v", "s")(pm.Normal("x", shape=2)))
-    return model
-
-
-@pytest.mark.parametrize("make", [lambda: curve_model(black_box(decay)), all_in_one], ids=["curve", "all in one"])
+@pytest.mark.parametrize("make", [lambda: curve_model(black_box(decay)), black_box_model], ids=["curve", "all in one"])
 def test_a_part_with_most_of_the_parameters_is_not_learned_by_itself(make):
     assert "surrogate" in pk.sample_khmc(50, tune=100, model=make(), **PLAIN)["sample_stats"].attrs
 

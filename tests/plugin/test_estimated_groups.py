@@ -13,7 +13,8 @@ from pymc_kernel.plugin.emulation.emulation import measured_by_pairs, noise_vari
 from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups
 from pymc_kernel.plugin.emulation.record import with_zeros
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
-from tests.plugin.models import QUIET, black_box, check_moments, noisy_model, sample
+from tests.plugin.models import noisy_model, sample
+from tests.plugin.parts import QUIET, black_box, check_moments
 from tests.reference.grids import moments
 
 DATA = np.array([0.4, -0.9, 1.6])

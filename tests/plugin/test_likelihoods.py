@@ -11,7 +11,8 @@ from pymc.step_methods import STEP_METHODS
 import pymc_kernel as pk
 from pymc_kernel.errors import NoisyBlockError
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from tests.plugin.models import QUIET, abc_model, check_moments, exact_model, noisy_model, noisy_normal, sample
+from tests.plugin.models import abc_model, exact_model, noisy_model, noisy_normal, sample
+from tests.plugin.parts import QUIET, check_moments
 
 
 def test_arguments_arrive_and_the_data_are_recorded():
