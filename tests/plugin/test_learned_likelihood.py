@@ -13,10 +13,10 @@ from scipy.special import logsumexp
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.blocks.learned import LearnedLogLikelihoodOp
-from tests.reference.differences import central_differences
+from tests.plugin.parts import QUIET, check_moments
+from tests.reference.differences import assert_derivative
 
 SPREAD = np.array([0.5, 0.8])
-QUIET = {"progressbar": False, "random_seed": 1}
 
 
 def simulate(rng, level, slope, size=None):
@@ -25,21 +25,22 @@ def simulate(rng, level, slope, size=None):
     return mean + SPREAD * rng.standard_normal(mean.shape if size is None else size)
 
 
+def fit(seed, scale, shape, simulations):
+    """A likelihood that is learned from normal parameters and what ``simulations(rng, parameters)`` returns."""
+    rng = np.random.default_rng(seed)
+    parameters = rng.normal(0.0, scale, shape)
+    return pk.likelihood_free.LearnedLikelihood().fit(parameters, simulations(rng, parameters), rng)
+
+
 @pytest.fixture(scope="module")
 def learned():
-    rng = np.random.default_rng(1)
-    parameters = rng.normal(0.0, 2.0, (600, 2))
-    return pk.likelihood_free.LearnedLikelihood().fit(parameters, simulate(rng, *parameters.T), rng)
+    return fit(1, 2.0, (600, 2), lambda rng, parameters: simulate(rng, *parameters.T))
 
 
 @pytest.fixture(scope="module")
 def groups():
     rng = np.random.default_rng(2)
     return simulate(rng, *rng.normal(0.5, 0.7, (2, 4)))
-
-
-def density_of(model, point):
-    return float(model.compile_logp()(point)), model.compile_dlogp()(point)
 
 
 def of_all_rows(learned, places, rows):
@@ -57,22 +58,20 @@ def one_group(learned, observed):
 
 def test_density_and_gradient_are_those_of_what_was_learned(learned):
     observed, place = np.array([0.4, -0.2]), np.array([0.3, 0.1])
-    value, slope = density_of(one_group(learned, observed), {"theta": place})
-    assert value == pytest.approx(stats.norm.logpdf(place).sum() + of_all_rows(learned, place[None], observed))
+    model, point = one_group(learned, observed), {"theta": place}
+    expected = stats.norm.logpdf(place).sum() + of_all_rows(learned, place[None], observed)
+    assert float(model.compile_logp()(point)) == pytest.approx(expected)
     found = [learned.replicate(k).log_density_and_gradient(place[None], observed) for k in range(8)]
     shares = np.exp([density[0] for density, _ in found])
-    np.testing.assert_allclose(slope, shares @ [s[0] for _, s in found] / shares.sum() - place)
-
-
-def operators(function):
-    nodes = function.maker.fgraph.toposort()
-    return [node.op.with_gradient for node in nodes if isinstance(node.op, LearnedLogLikelihoodOp)]
+    np.testing.assert_allclose(model.compile_dlogp()(point), shares @ [s[0] for _, s in found] / shares.sum() - place)
 
 
 def test_density_and_gradient_are_evaluated_in_one_pass(learned):
     model = one_group(learned, np.array([0.2, 0.3]))
-    assert operators(model.logp_dlogp_function(ravel_inputs=True)._pytensor_function) == [True]
-    assert operators(model.compile_logp(point_fn=False)) == [False]
+    both, one = model.logp_dlogp_function(ravel_inputs=True)._pytensor_function, model.compile_logp(point_fn=False)
+    for function, with_gradient in ((both, True), (one, False)):
+        ops = [node.op for node in function.maker.fgraph.toposort()]
+        assert [op.with_gradient for op in ops if isinstance(op, LearnedLogLikelihoodOp)] == [with_gradient]
 
 
 def test_gradient_by_finite_differences_in_a_hierarchy(learned, groups):
@@ -82,8 +81,7 @@ def test_gradient_by_finite_differences_in_a_hierarchy(learned, groups):
         pk.LearnedLikelihood("y", learned, mean + 0.5 * effect, observed=groups)
     function = model.logp_dlogp_function(ravel_inputs=True)._pytensor_function
     place = np.array([0.2, 0.4, *np.random.default_rng(3).normal(size=8)])
-    numeric = central_differences(lambda x: function(x)[0], place)
-    np.testing.assert_allclose(function(place)[1], numeric, rtol=1e-5, atol=1e-6)
+    assert_derivative(function(place)[1], lambda x: function(x)[0], place, rtol=1e-5, atol=1e-6)
 
 
 def test_parameters_in_parts_or_together_and_one_for_all_groups(learned, groups):
@@ -105,9 +103,7 @@ def test_parameters_in_parts_or_together_and_one_for_all_groups(learned, groups)
 
 
 def test_one_parameter_and_one_summary():
-    rng = np.random.default_rng(4)
-    theta = rng.normal(0.0, 2.0, (400, 1))
-    learned = pk.likelihood_free.LearnedLikelihood().fit(theta, theta + 0.5 * rng.standard_normal((400, 1)), rng)
+    learned = fit(4, 2.0, (400, 1), lambda rng, theta: theta + 0.5 * rng.standard_normal((400, 1)))
     for shape in ((), (1,), (3,)):
         observed = np.full((*shape, 1) if shape == (3,) else (1,), 0.3)
         with pm.Model() as model:
@@ -119,9 +115,7 @@ def test_one_parameter_and_one_summary():
 
 
 def test_impossible_rows_leave_the_others_alone():
-    rng = np.random.default_rng(6)
-    theta = rng.normal(0.0, 1.0, (400, 1))
-    learned = pk.likelihood_free.LearnedLikelihood().fit(theta, np.exp(theta + rng.standard_normal((400, 1))), rng)
+    learned = fit(6, 1.0, (400, 1), lambda rng, theta: np.exp(theta + rng.standard_normal((400, 1))))
     found = learned.given([[1.0], [-1.0]]).averaged(np.zeros((2, 1)), True)
     assert found.rows[1] == -np.inf
     assert np.isfinite(found.slopes).all()
@@ -133,18 +127,15 @@ def test_predictive_draws_log_likelihoods_and_dimensions(learned, groups):
         theta = pm.Normal("theta", 0.5, 0.7, dims=("group", "summary"))
         pk.LearnedLikelihood("y", learned, theta, observed=groups, dims=("group", "summary"))
         drawn = pm.sample_prior_predictive(500, random_seed=1)
-        idata = az.from_dict(
-            {"posterior": {"theta": drawn["prior"]["theta"].values}}, dims={"theta": ["group", "summary"]}
-        )
+        theta, predicted = drawn["prior"]["theta"].values, drawn["prior_predictive"]["y"]
+        idata = az.from_dict({"posterior": {"theta": theta}}, dims={"theta": ["group", "summary"]})
         log_likelihood = pm.compute_log_likelihood(idata, progressbar=False)["log_likelihood"]["y"]
-    assert drawn["prior_predictive"]["y"].dims == ("chain", "draw", "group", "summary")
+    assert predicted.dims == ("chain", "draw", "group", "summary")
     assert log_likelihood.shape == (1, 500, 4)
-    level = drawn["prior_predictive"]["y"].values[0, :, :, 0]
-    assert level.mean() == pytest.approx(0.5, abs=0.1)
-    assert level.std() == pytest.approx(np.hypot(0.7, SPREAD[0]), rel=0.1)
-    place = drawn["prior"]["theta"].values[0, 7]
-    rows = learned.log_density(place, groups)  # what averaging changes of the sum is shared by all rows
-    shared = (of_all_rows(learned, place, groups) - rows.sum()) / 4
+    sd = np.hypot(0.7, SPREAD[0])
+    check_moments(predicted[..., 0], 0.5, sd, 0.1 / sd, 0.1)
+    rows = learned.log_density(theta[0, 7], groups)  # what averaging changes of the sum is shared by all rows
+    shared = (of_all_rows(learned, theta[0, 7], groups) - rows.sum()) / 4
     np.testing.assert_allclose(log_likelihood.values[0, 7], rows + shared)
 
 
@@ -173,15 +164,12 @@ def test_data_can_be_set_and_the_model_sent(learned):
     assert compiled(point) == pytest.approx(expected)  # not by the transforms of the data before
 
 
-def test_far_away_the_density_is_no_error(learned):
-    logp = one_group(learned, np.array([0.4, -0.2])).compile_logp()
+def test_far_away_the_density_is_no_error_and_particles_find_what_is_near(learned):
+    model = one_group(learned, np.array([0.4, -0.2]))
+    logp = model.compile_logp()
     for value in (1e8, np.inf, np.nan):
         assert not logp({"theta": np.array([value, 0.0])}) > -1e3
-
-
-def test_our_own_particles_and_chains(learned):
-    with one_group(learned, np.array([0.4, -0.2])):
-        idata = pk.sample_smc(200, chains=1, compute_convergence_checks=False, **QUIET)
+    idata = pk.sample_smc(200, chains=1, compute_convergence_checks=False, model=model, **QUIET)
     draws = idata["posterior"]["theta"].values
     assert np.isfinite(draws).all()
     assert draws[..., 0].mean() == pytest.approx(0.3, abs=0.2)
@@ -211,10 +199,7 @@ def waits(rng, log_mean):
 
 @cache
 def learned_waits():
-    """Of 400 waits."""
-    rng = np.random.default_rng(1)
-    log_means = rng.normal(0.0, 1.0, (400, 1))
-    return pk.likelihood_free.LearnedLikelihood().fit(log_means, waits(rng, log_means), rng)
+    return fit(1, 1.0, (400, 1), waits)
 
 
 def posterior_of(model, num_draws=400):
@@ -223,7 +208,7 @@ def posterior_of(model, num_draws=400):
     values = np.array([logp({"theta": x}) for x in grid])
     chance = np.exp(values - values.max())
     draws = rng.choice(grid, (2, num_draws), p=chance / chance.sum())
-    return az.from_dict({"posterior": {"theta": draws + rng.uniform(-0.0025, 0.0025, draws.shape)}})
+    return draws + rng.uniform(-0.0025, 0.0025, draws.shape)
 
 
 def shared_waits(learned, observed):
@@ -242,6 +227,12 @@ def test_rows_that_no_simulation_is_like_are_said_at_once():
         shared_waits(learned, [*waits(rng, np.zeros(17)), 2500.0, 3000.0, 3500.0])
 
 
+def diagnosed(draws, model):
+    posterior = az.from_dict({"posterior": {"theta": draws}})
+    has_errors, found = pk.diagnose(posterior, model=model, return_diagnostics=True)
+    return has_errors, found["learned"][0]
+
+
 @pytest.mark.slow
 def test_errors_of_rows_that_share_a_parameter_add_up(capsys):
     """400 simulations of one wait each know what one says, and do not know what 150 say together."""
@@ -249,8 +240,8 @@ def test_errors_of_rows_that_share_a_parameter_add_up(capsys):
     errors = []
     for observed, is_known in (([1.3], True), (waits(rng, np.full(150, 0.3)), False)):
         model = shared_waits(learned, observed)
-        has_errors, found = pk.diagnose(posterior_of(model), model=model, return_diagnostics=True)
-        errors.append(found["learned"][0].errors["theta"][0])
+        has_errors, found = diagnosed(posterior_of(model), model)
+        errors.append(found.errors["theta"][0])
         assert has_errors == (not is_known)
     assert errors[0] < 0.15
     assert errors[1] > 0.5
@@ -261,13 +252,10 @@ def test_errors_of_rows_that_share_a_parameter_add_up(capsys):
 
 
 def test_draws_where_nothing_was_simulated_are_said(capsys):
-    learned = learned_waits()
     with pm.Model() as model:
         theta = pm.Normal("theta", 0.0, 1.0, shape=2)
-        pk.LearnedLikelihood("y", learned, theta[:, None], observed=[[1.0], [2.0]])
-    draws = np.random.default_rng(1).normal([0.0, 9.0], 0.5, (2, 200, 2))
-    posterior = az.from_dict({"posterior": {"theta": draws}})
-    has_errors, found = pk.diagnose(posterior, model=model, return_diagnostics=True)
+        pk.LearnedLikelihood("y", learned_waits(), theta[:, None], observed=[[1.0], [2.0]])
+    has_errors, found = diagnosed(np.random.default_rng(1).normal([0.0, 9.0], 0.5, (2, 200, 2)), model)
     assert has_errors
-    np.testing.assert_allclose(found["learned"][0].outside, [0.0, 1.0], atol=0.02)
+    np.testing.assert_allclose(found.outside, [0.0, 1.0], atol=0.02)
     assert "100 % of the draws of the parameters of row 1 of y lie where" in capsys.readouterr().out

@@ -14,6 +14,7 @@ from pymc_kernel.plugin.simulation import likelihood_free, trust
 from pymc_kernel.plugin.warn import findings_in
 from pymc_kernel.rounds import Calibration, Checks
 from tests.plugin.models import Ends
+from tests.plugin.parts import check_moments, data_around
 
 QUIET = {"chains": 4, "progressbar": False, "random_seed": 1}
 ONE = QUIET | {"chains": 1, "rounds": 1}
@@ -37,16 +38,18 @@ def conjugate():
     return pk.sample_likelihood_free(num_simulations=600, return_fitted=True, model=conjugate_model(), **QUIET)
 
 
+def run(simulate=simulator, *, data=1.0, **settings):
+    return pk.sample_likelihood_free(model=conjugate_model(data, simulate), **settings)
+
+
 def test_mean_spread_and_quantiles_of_a_conjugate_model(conjugate):
     idata, _ = conjugate
     variance = 1.0 / (1.0 + NOISE**-2)
     exact = stats.norm(variance / NOISE**2, np.sqrt(variance))
     draws = idata["posterior"]["theta"].values
     assert draws.shape == (4, 1000)
-    assert abs(draws.mean() - exact.mean()) < 0.12 * exact.std()
-    assert draws.std() == pytest.approx(exact.std(), rel=0.12)
-    for level in (0.05, 0.95):
-        assert abs(np.quantile(draws, level) - exact.ppf(level)) < 0.25 * exact.std()
+    check_moments(draws, exact.mean(), exact.std(), 0.12, 0.12)
+    assert np.quantile(draws, [0.05, 0.95]) == pytest.approx(exact.ppf([0.05, 0.95]), abs=0.25 * exact.std())
     evidence = stats.norm(0.0, np.hypot(1.0, NOISE)).logpdf(1.0)
     np.testing.assert_allclose(idata["sample_stats"]["log_evidence"], evidence, atol=0.3)
     assert 0.0 < float(idata["sample_stats"]["learning_error"]) < 0.2
@@ -70,12 +73,10 @@ def test_likelihood_groups_and_statistics(conjugate):
 
 def test_constants_that_pytensor_locks_do_not_stop_draws_of_the_prior():
     """The scale of a half-normal prior, folded to a view of a locked array, once stopped SciPy's sampler."""
-    with pm.Model() as model:
+    with pm.Model(), warnings.catch_warnings(action="ignore", category=UserWarning):  # few simulations are too few
         spread = pm.HalfNormal("spread", 1.0)
         pm.Simulator("y", lambda rng, s, size: rng.normal(0.0, s, size), spread, observed=np.array([1.0, -0.3, 0.5]))
-    settings = {**QUIET, "summary": np.std, "num_simulations": 100, "rounds": 2, "chains": 1, "model": model}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # few simulations may be too few: that is not the question
+        settings = QUIET | {"summary": np.std, "num_simulations": 100, "rounds": 2, "chains": 1}
         idata = pk.sample_likelihood_free(100, **settings)
     assert (idata["posterior"]["spread"] > 0.0).all()
 
@@ -99,27 +100,24 @@ def test_a_run_that_was_killed_goes_on_and_an_executor_changes_nothing(tmp_path)
         together = pk.sample_likelihood_free(executor=executor, **settings)
     for other in (again, together):
         np.testing.assert_array_equal(whole["posterior"]["theta"], other["posterior"]["theta"])
-    with pytest.raises(ValueError, match="store needs random_seed"):
-        pk.sample_likelihood_free(store=tmp_path / "kept", model=conjugate_model(), progressbar=False)
 
 
 @pytest.mark.parametrize(("at", "left"), [(41, 40), (60, 59)], ids=["before the first batch", "within a round"])
 def test_interrupted_it_returns_what_is_finished(at, left):
     ends = Ends(at, KeyboardInterrupt)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a round that is not finished is said, and few simulations are not trusted
-        idata = pk.sample_likelihood_free(model=conjugate_model(simulate=ends), **FEW)
-    assert idata["prior"].sizes["draw"] == left
-    assert ends.calls == at
+    with warnings.catch_warnings(action="ignore"):  # a round is not finished, and few simulations are not trusted
+        idata = run(ends, **FEW)
+    assert (idata["prior"].sizes["draw"], ends.calls) == (left, at)
     with pytest.raises(KeyboardInterrupt):
-        pk.sample_likelihood_free(model=conjugate_model(simulate=Ends(1, KeyboardInterrupt)), **FEW)
+        run(Ends(1, KeyboardInterrupt), **FEW)
 
 
 def test_rounds_are_kept_when_all_simulations_of_a_later_one_fail():
-    model = conjugate_model(simulate=Ends(41, RuntimeError("no licence")))
     with pytest.warns(UserWarning, match="all 40 simulations failed.*no licence.*by the rounds before"):
-        idata = pk.sample_likelihood_free(model=model, **FEW)
+        idata = run(Ends(41, RuntimeError("no licence")), **FEW)
     assert idata["prior"].sizes["draw"] == 40
+    with pytest.raises(ValueError, match="all 40 simulations failed; the first error: RuntimeError: no solver"):
+        run(Ends(1, RuntimeError("no solver")), num_simulations=40, **ONE)
 
 
 def test_failed_simulations_are_left_out_and_counted():
@@ -128,39 +126,30 @@ def test_failed_simulations_are_left_out_and_counted():
 
     left_out = r"of 200 simulations .* NaN or infinite numbers and are left out\. Since the data were observed"
     with pytest.warns(UserWarning, match=left_out):
-        idata = pk.sample_likelihood_free(num_simulations=200, model=conjugate_model(simulate=failing), **ONE)
+        idata = run(failing, num_simulations=200, **ONE)
     assert 20 <= int(idata["sample_stats"]["num_failed"]) <= 60
     assert np.isfinite(idata["sample_stats"]["held_out_spread"])
     assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.8, abs=0.2)
 
 
-def test_a_simulator_that_always_fails_is_said():
-    model = conjugate_model(simulate=Ends(1, RuntimeError("no solver")))
-    with pytest.raises(ValueError, match="all 40 simulations failed; the first error: RuntimeError: no solver"):
-        pk.sample_likelihood_free(num_simulations=40, model=model, **ONE)
-
-
 @pytest.mark.long
 def test_a_posterior_that_is_too_narrow_is_said_with_the_figure():
     """A value and its square: the learned density takes them for two."""
-    settings = ONE | {"num_simulations": 300, "summary": lambda y: [y[0], y[0] ** 2]}
     with pytest.warns(UserWarning, match="posteriors of theta are too narrow: true values spread") as said:
-        idata = pk.sample_likelihood_free(model=conjugate_model(), **settings)
-    stats_of = idata["sample_stats"]
-    figure = f"spread {float(stats_of['held_out_spread']):.2f} times as far"
-    assert any(figure in str(one.message) for one in said)
-    assert 20 < float(stats_of["num_held_out"]) <= 300
+        found = run(num_simulations=300, summary=lambda y: [y[0], y[0] ** 2], **ONE)["sample_stats"]
+    assert any(f"spread {float(found['held_out_spread']):.2f} times as far" in str(one.message) for one in said)
+    assert 20 < float(found["num_held_out"]) <= 300
 
 
 def test_what_folds_say_in_words():
-    tails = np.array([[0.12, 0.05], [0.05, 0.015]])
-    calibration = Calibration(400.0, np.array([0.02, -0.4]), np.array([1.6, 1.01]), tails)
-    checks = Checks(calibration, 0.12)
-    said = likelihood_free._words_of(checks, ["a", "b[0]"])
+    def said(mean, spread, tails, error):
+        calibration = Calibration(400.0, np.array(mean), np.array(spread), np.array(tails))
+        return likelihood_free._words_of(Checks(calibration, error), ["a", "b[0]"])
+
+    words = said([0.02, -0.4], [1.6, 1.01], [[0.12, 0.05], [0.05, 0.015]], 0.12)
     numbers = ("12 %", " 1.60 ", " 0.40 ", " 12.0 %", " 1.5 %")
-    assert [number in words for number, words in zip(numbers, said, strict=True)] == [True] * 5
-    right = Calibration(400.0, np.full(2, 0.1), np.ones(2), np.array([[0.04, 0.07], [0.035, 0.06]]))
-    assert likelihood_free._words_of(Checks(right, 0.01), ["a", "b"]) == []
+    assert [number in one for number, one in zip(numbers, words, strict=True)] == [True] * 5
+    assert said([0.1, 0.1], [1.0, 1.0], [[0.04, 0.07], [0.035, 0.06]], 0.01) == []
 
 
 @pytest.mark.parametrize(("shift", "is_said"), [(0.15, False), (0.3, True)])
@@ -179,7 +168,7 @@ def test_chains_that_lie_apart_are_the_error_of_learning(rng, shift, is_said):
 @pytest.mark.long
 def test_data_that_no_simulation_is_like_are_said():
     with pytest.warns(UserWarning, match="should not be trusted: the data are in a place"):
-        idata = pk.sample_likelihood_free(num_simulations=100, model=conjugate_model(12.0), **ONE)
+        idata = run(data=12.0, num_simulations=100, **ONE)
     assert "the data are in a place" in findings_in(idata["sample_stats"])[0]
 
 
@@ -193,38 +182,36 @@ def test_data_that_no_simulation_is_like_are_said():
         ({"estimator": pk.likelihood_free.LearnedLikelihood}, TypeError, "got <class"),
         ({"simulations": 5}, TypeError, "unexpected keyword argument 'simulations'"),
         ({"summary": 3}, TypeError, "summary must be a function"),
+        ({"store": "kept"}, ValueError, "store needs random_seed"),
     ],
 )
 def test_wrong_arguments_are_named_before_any_simulation(settings, error, match):
     with pytest.raises(error, match=match):
-        pk.sample_likelihood_free(model=conjugate_model(simulate=Ends(1, AssertionError("simulated"))), **settings)
+        run(Ends(1, AssertionError("simulated")), **settings)
 
 
 def test_models_that_cannot_be_learned_are_refused():
-    with pm.Model() as discrete:
-        n = pm.Poisson("n", 3.0)
-        pm.Normal("y", n, 1.0, observed=1.0)
+    discrete = data_around(lambda: pm.Poisson("n", 3.0), 1.0)
     with pytest.raises(ValueError, match="n: sample_likelihood_free draws continuous parameters only"):
         pk.sample_likelihood_free(model=discrete)
     for data, match in (([np.nan], "all data are missing"), ([1.0, np.nan], "y_unobserved: missing data of a simul")):
-        with pm.Model() as missing, warnings.catch_warnings():
-            warnings.simplefilter("ignore", ImputationWarning)
+        with pm.Model() as missing, warnings.catch_warnings(action="ignore", category=ImputationWarning):
             pm.Simulator("y", simulator, pm.Normal("theta", 0.0, 1.0), observed=data)
         with pytest.raises(ValueError, match=match):
             pk.sample_likelihood_free(model=missing)
 
 
 def test_draws_of_a_variable_without_density_are_diagnosed(capsys):
+    def random(mean, rng, size):
+        return rng.normal(mean, 0.5)
+
     with pm.Model():
         mean = pm.Normal("mean", shape=2)
-        pm.CustomDist(
-            "y", mean, random=lambda mean, rng, size: rng.normal(mean, 0.5), signature="(n)->(n)", observed=[1.0, 0.0]
-        )
+        pm.CustomDist("y", mean, random=random, signature="(n)->(n)", observed=[1.0, 0.0])
         idata = pk.sample_likelihood_free(300, rounds=1, **QUIET)
         _, found = pk.diagnose(idata, return_diagnostics=True)
-    shown = capsys.readouterr().out
+    shown, draws = capsys.readouterr().out, idata["posterior"]["mean"].values
     assert "the log density of this model is not known" in shown
-    draws = idata["posterior"]["mean"].values
     for i in range(2):
         error = draws[..., i].mean(axis=1).std(ddof=1) / draws[..., i].std()
         assert f"mean[{i}] {error:.2f}" in shown

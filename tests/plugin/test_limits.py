@@ -1,8 +1,6 @@
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
-from pytensor import wrap_py
 from scipy import special, stats
 
 import pymc_kernel as pk
@@ -10,6 +8,7 @@ from pymc_kernel.plugin.emulation.emulated_model import limits_of, no_limits
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.model.priors import ModelPrior
 from tests.plugin.models import add_places, learned_at
+from tests.plugin.parts import QUIET, black_box
 
 KNOWN = np.array([[[0.2, 3.0]], [[0.9, 7.0]], [[0.3, 4.0]]])
 
@@ -50,14 +49,12 @@ def test_limits_are_where_the_density_ends(is_inside, known, lowest, highest):
         assert has_density(np.where(np.isfinite(end), found, at)).all()
 
 
-def test_without_limits_two_questions_are_asked():
+def test_few_questions_are_asked():
+    """Two where there are no limits; that of one output is tried on the next."""
     has_density, calls = asked(lambda rows: True)
     limits = limits_of(has_density, KNOWN[:1], KNOWN)
     assert len(calls) == 2
     np.testing.assert_array_equal(limits, [[[-np.inf] * 2], [[np.inf] * 2]])
-
-
-def test_the_limit_of_one_output_is_tried_on_the_next():
     known = np.array([np.linspace(0.1, 0.3, 40), np.linspace(0.7, 0.9, 40)])[:, None]
     has_density, calls = asked(lambda rows: rows > 0.0)
     limits = limits_of(has_density, known[:1], known)
@@ -71,7 +68,7 @@ DOSES = np.linspace(-2.0, 2.0, len(SUCCESSES))
 
 def logistic_model():
     """Probabilities from a black box, nearly all of which are zero or one at most places."""
-    box = wrap_py([pt.dscalar], [pt.dvector])(lambda a: special.expit(3.0 * (DOSES - a)))
+    box = black_box(lambda a: special.expit(3.0 * (DOSES - a)))
     with pm.Model() as model:
         pm.Binomial("y", 20, box(pm.Normal("a", 0.0, 2.0)), observed=SUCCESSES)
     return model
@@ -107,7 +104,7 @@ def test_chains_begin_where_the_emulated_model_has_a_density(monkeypatch):
 def test_probabilities_of_a_black_box_stay_probabilities():
     emulated = pk.emulate(logistic_model(), random_seed=3, progressbar=False)
     assert emulated.emulation.distance < 0.05
-    idata = pm.sample(500, tune=500, chains=2, cores=1, model=emulated, random_seed=1, progressbar=False)
+    idata = pm.sample(500, tune=500, chains=2, cores=1, model=emulated, **QUIET)
     grid = np.linspace(-1.0, 2.0, 3001)
     likelihood = stats.binom.logpmf(SUCCESSES[:, None], 20, special.expit(3.0 * (DOSES[:, None] - grid)))
     log_density = likelihood.sum(axis=0) - 0.5 * (grid / 2.0) ** 2
