@@ -36,13 +36,21 @@ def test_arguments_arrive_and_the_data_are_recorded():
 @pytest.mark.machine_code
 def test_with_pymc_alone_every_place_has_a_new_estimate_and_the_last_ones_keep_theirs():
     logp = noisy_model().compile_logp()
-    places = np.arange(20.0)
-    noise = [float(logp({"theta": x})) + 0.5 * x**2 for x in places]
-    assert len(set(noise)) == 20
-    assert [float(logp({"theta": x})) + 0.5 * x**2 for x in places] == noise
-    for x in np.arange(100.0, 2200.0):
-        logp({"theta": x})
-    assert float(logp({"theta": 0.0})) != noise[0]
+
+    def noise(places):
+        return [float(logp({"theta": x})) + 0.5 * x**2 for x in places]
+
+    first = noise(np.arange(20.0))
+    assert len(set(first)) == 20
+    assert noise(np.arange(20.0)) == first
+    noise(np.arange(100.0, 2200.0))
+    assert noise([0.0]) != first[:1]
+    read, write = os.pipe()
+    if os.fork() == 0:  # another process does not repeat the noise
+        os.write(write, repr(float(logp({"theta": -1.0}))).encode())
+        os._exit(0)
+    os.wait()
+    assert float(os.read(read, 100)) != float(logp({"theta": -1.0}))
 
 
 @pytest.mark.machine_code
@@ -58,56 +66,56 @@ def test_steps_of_pymc_keep_the_estimates_too():
     assert len(set(places)) == len(places)  # nowhere is a second estimate made
 
 
-@pytest.mark.machine_code
-def test_a_forked_process_does_not_repeat_the_noise():
-    logp = noisy_model().compile_logp()
-    logp({"theta": 0.0})
-    read, write = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.write(write, repr(float(logp({"theta": 1.0}))).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert float(os.read(read, 100)) != float(logp({"theta": 1.0}))
+def careless(rng, theta, observed):
+    theta += 1.0
+    return 0.0
 
 
-@pytest.mark.machine_code
-def test_bad_input_is_named():
-    for args, words in (((3.0, 0.0), "fn must be a function"), ((noisy_normal,), "at least one parameter")):
-        with pm.Model(), pytest.raises((TypeError, ValueError), match=words):
-            pk.EstimatedLikelihood("a", *args, observed=np.zeros(1))
-    for value, words in ((np.zeros(3), r"an array of shape \(3,\)"), (None, "None")):
-        model = noisy_model(lambda rng, t, y, v=value: v)
-        with pytest.raises(TypeError, match=f"EstimatedLikelihood 'y' returned {words}"):
-            model.compile_logp()({"theta": 0.0})
+def returns(value):
+    return lambda *args, **kwargs: value
 
 
-def test_a_block_that_cannot_be_drawn_says_what_to_give():
-    with noisy_model(), pytest.raises(ValueError, match="'y' cannot be simulated"):
-        pk.simulate(10)
-
-
-@pytest.mark.parametrize("observed", [np.array([1.0, np.nan]), np.ma.masked_greater([1.0, 5.0], 3.0)])
-def test_missing_data_are_refused(observed):
-    with pm.Model(), pytest.raises(ValueError, match="'y' has missing entries"):
-        pk.EstimatedLikelihood("y", noisy_normal, pm.Normal("theta"), observed=observed)
-
-
-@pytest.mark.machine_code
-def test_a_function_cannot_write_to_the_position_or_the_data():
-    def careless(rng, theta, observed):
-        theta += 1.0
-        return 0.0
-
+def log_density(fn, **settings):
+    """The log density of an estimate of two parameters, or of one for each of three data."""
     with pm.Model() as model:
-        pk.EstimatedLikelihood("y", careless, pm.Normal("theta", shape=2), observed=np.zeros(1))
-    with pytest.raises(ValueError, match="read-only"):
-        model.compile_logp()({"theta": np.zeros(2)})
+        given = {"observed": np.zeros(3)} | settings
+        y = pk.EstimatedLikelihood("y", fn, pm.Normal("theta", shape=2), **given)
+    return pm.draw(y) if "random" in settings else model.compile_logp()({"theta": np.zeros(2)})
 
 
-def test_a_gradient_is_refused():
-    with noisy_model() as model, pytest.raises(NotImplementedError):
-        model.dlogp()
+@pytest.mark.machine_code
+@pytest.mark.parametrize(
+    ("fn", "settings", "error", "words"),
+    [
+        (3.0, {}, TypeError, "fn must be a function"),
+        (returns(0.0), {"random": 3}, TypeError, "random must be a function"),
+        (returns(np.zeros(3)), {}, TypeError, r"EstimatedLikelihood 'y' returned an array of shape \(3,\)"),
+        (returns(None), {}, TypeError, "EstimatedLikelihood 'y' returned None"),
+        (returns(0.0), {"pointwise": True}, TypeError, r"array of the data's shape \(3,\)"),
+        (
+            returns(0.0),
+            {"random": returns(np.zeros(2))},
+            ValueError,
+            r"returned shape \(2,\) for size=\(3,\); it must return a data set",
+        ),
+        (noisy_normal, {"observed": np.array([1.0, np.nan])}, ValueError, "'y' has missing entries"),
+        (noisy_normal, {"observed": np.ma.masked_greater([1.0, 5.0], 3.0)}, ValueError, "'y' has missing entries"),
+        (careless, {}, ValueError, "read-only"),  # the position is not to be written to, nor are the data
+    ],
+)
+def test_bad_input_is_named(fn, settings, error, words):
+    with pytest.raises(error, match=words):
+        log_density(fn, **settings)
+
+
+def test_what_a_block_does_not_have_is_named():
+    with noisy_model() as model:
+        with pytest.raises(ValueError, match="'y' cannot be simulated"):
+            pk.simulate(10)
+        with pytest.raises(NotImplementedError):
+            model.dlogp()
+        with pytest.raises(ValueError, match="at least one parameter"):
+            pk.EstimatedLikelihood("b", noisy_normal, observed=np.zeros(1))
 
 
 @pytest.mark.machine_code
@@ -139,21 +147,6 @@ def test_an_estimate_for_each_observation_and_predictive_draws():
     assert np.abs(few["log_likelihood"]["y"].values - exact).mean() < 0.2
     assert float(after.std()) == pytest.approx(np.sqrt(2 + sd**2), rel=0.1)
     assert float(before.std()) == pytest.approx(np.sqrt(6.0), rel=0.1)
-
-
-def test_estimates_and_draws_of_another_shape_are_named():
-    def zero(rng, theta, observed):
-        return 0.0
-
-    with pm.Model() as model:
-        theta, given = pm.Normal("theta"), {"observed": np.zeros(3), "pointwise": True}
-        y = pk.EstimatedLikelihood("y", zero, theta, random=lambda r, t, size: np.zeros(2), **given)
-        with pytest.raises(TypeError, match=r"array of the data's shape \(3,\)"):
-            model.compile_logp()({"theta": 0.0})
-        with pytest.raises(ValueError, match=r"returned shape \(2,\) for size=\(3,\); it must return a data set"):
-            pm.draw(y)
-        with pytest.raises(TypeError, match="random must be a function"):
-            pk.EstimatedLikelihood("z", zero, theta, random=3, **given)
 
 
 # -- common random numbers: the seed of an estimate is part of the chain's state -----------------------
