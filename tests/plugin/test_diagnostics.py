@@ -249,7 +249,7 @@ def test_without_a_gradient_the_way_out_is_named(rng, capsys):
         pk.ksd_test(az.from_dict({"posterior": {"theta": rng.standard_normal((1, 50))}}), model=noisy_model())
 
 
-def test_thinned_tree(small):
+def test_thinned_draws_expectations_and_two_runs(small):
     model, idata = small
     thinned = pk.stein_thin(idata, 20, model=model)
     posterior = thinned["posterior"]
@@ -258,27 +258,17 @@ def test_thinned_tree(small):
     for name in posterior.data_vars:
         np.testing.assert_array_equal(posterior[name].values[0, 3], idata["posterior"][name].values[chain, draw])
     assert list(az.summary(thinned, kind="stats").index) == list(az.summary(idata, kind="stats").index)
-
-
-def test_expectations(small):
-    model, idata = small
-    found = pk.expectation(idata, model=model)
-    assert found["level"].dims == ("estimate", "group")
-    ours, plain = (np.abs(found["level"].sel(estimate=e) - 2.0).max() for e in ("value", "mean"))
+    found = pk.expectation(idata, model=model)["level"]
+    assert found.dims == ("estimate", "group")
+    ours, plain = (np.abs(found.sel(estimate=e) - 2.0).max() for e in ("value", "mean"))
     assert ours < plain
-    assert float(found["level"].sel(estimate="variance_ratio").max()) < 0.5
+    assert float(found.sel(estimate="variance_ratio").max()) < 0.5
     squares = pk.expectation(idata, lambda posterior: posterior**2, model=model, var_names=["level"])
     assert abs(float(squares["level"].sel(estimate="value", group="a")) - 13.0) < 2.0
-
-
-def test_two_runs(small):
-    model, idata = small
     other = exact_draws(model, seed=2)
     assert pk.mmd_test(idata, other, num_replicates=200).p_value > 0.02
     other["posterior"]["scale"] = other["posterior"]["scale"] * 1.5
     assert pk.mmd_test(idata, other, var_names=["scale"], num_replicates=200).p_value < 0.01
-    with pytest.raises(ValueError, match="same variables"):
-        pk.mmd_test(idata, az.from_dict({"posterior": {"scale": np.ones((1, 10))}}))
 
 
 def test_wrong_draws_are_refused(small):
@@ -291,6 +281,8 @@ def test_wrong_draws_are_refused(small):
     ):
         with pytest.raises(ValueError, match=match):
             pk.ksd_test(tree(given), model=model, var_names=chosen)
+    with pytest.raises(ValueError, match="same variables"):
+        pk.mmd_test(idata, az.from_dict({"posterior": {"scale": np.ones((1, 10))}}))
 
 
 def test_what_is_no_tree_of_draws_says_what_to_give(capsys):
