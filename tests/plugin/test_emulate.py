@@ -75,18 +75,24 @@ def test_all_ways_of_writing_subjects_come_to_the_same(way):
 
 
 @pytest.mark.parametrize(
-    ("function", "wanted"),  # rows, inputs, outputs, functions
+    ("kinds", "function", "wanted", "block"),  # rows, inputs, outputs, functions
     [
-        pytest.param(lambda p: np.cumsum(p).reshape(p.shape), (1, 6, 6, 1), id="depend_on_each_other"),
-        pytest.param(lambda p: np.cumsum(p, axis=0), (2, 3, 3, 1), id="columns"),
-        pytest.param(lambda p: p + np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), id="functions_of_their_own"),
-        pytest.param(lambda p: p * np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), id="alike_at_the_initial_zero"),
+        pytest.param("mm", lambda p: np.cumsum(p).reshape(p.shape), (1, 6, 6, 1), 2, id="depend_on_each_other"),
+        pytest.param("mm", lambda p: np.cumsum(p, axis=0), (2, 3, 3, 1), 3, id="columns"),
+        pytest.param("mm", lambda p: np.cumsum(p, axis=1), (3, 2, 2, 1), 2, id="rows"),
+        pytest.param("mm", lambda p: p + np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), 2, id="functions_of_their_own"),
+        pytest.param("mm", lambda p: p * np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), 2, id="alike_at_zero"),
+        pytest.param("vm", lambda p: np.outer(np.exp(p), [1.0, 2.0, 3.0]) * p.sum(), (1, 3, 9, 1), 3, id="outer"),
+        pytest.param("vv", lambda p: np.cumsum(p), (1, 3, 3, 1), 3, id="vector"),
     ],
 )
-def test_rows_of_a_matrix(function, wanted):
-    model = data_around(lambda: black_box(function, "m", "m")(pm.Normal("x", shape=(3, 2))), np.zeros((3, 2)))
+def test_rows_of_a_matrix_and_outputs_that_may_have_one_sum(kinds, function, wanted, block):
+    with pm.Model() as model:
+        out = black_box(function, *kinds)(pm.Normal("x", shape=(3, 2) if kinds[0] == "m" else 3))
+        pm.Potential("p", -(out**2).sum())
     [row] = pk.black_boxes(model).itertuples()
     assert (row.rows, row.inputs, row.outputs, row.functions) == wanted
+    assert unknown_of(model, np.random.default_rng(0)).parts[0].like.block == block
 
 
 class Scaled(Counted):
@@ -224,8 +230,8 @@ def test_the_posterior_of_an_emulated_model_is_right(emulated):
     assert emulated.emulation.distance < 0.05
     assert emulated.emulation.num_evaluations < 40  # it stops by itself
     learned, log_rate = density_of(emulated), np.linspace(-5.0, 3.0, 401)
-    found = moments(np.exp(log_rate), np.array([learned(x) for x in log_rate[:, None]]))
     mean, sd = curve_moments()
+    found = moments(np.exp(log_rate), np.array([learned(x) for x in log_rate[:, None]]))
     assert found == (pytest.approx(mean, abs=0.15 * sd), pytest.approx(sd, rel=0.15))
 
 
@@ -241,23 +247,6 @@ def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods
     assert idata["log_likelihood"]["y"].shape == (1, 10, 4)
     begins = np.array(list(emulated.initial_point().values()))
     assert density_of(emulated)(begins) >= emulated.emulation.log_density.max() - 0.1  # at the best place
-
-
-@pytest.mark.parametrize(
-    ("kinds", "function", "block"),
-    [
-        ("mm", lambda p: np.cumsum(p, axis=0), 3),  # the columns are rows
-        ("mm", lambda p: np.cumsum(p, axis=1), 2),
-        ("mm", lambda p: np.cumsum(p).reshape(p.shape), 2),  # one row
-        ("vm", lambda p: np.outer(p, [1.0, 2.0, 3.0, 5.0]) * p.sum(), 4),
-        ("vv", lambda p: np.cumsum(p), 3),
-    ],
-)
-def test_outputs_that_may_have_one_sum_are_those_of_a_row(kinds, function, block):
-    with pm.Model() as model:
-        out = black_box(function, *kinds)(pm.Normal("x", shape=(3, 2) if kinds[0] == "m" else 3))
-        pm.Potential("p", -(out**2).sum())
-    assert unknown_of(model, np.random.default_rng(0)).parts[0].like.block == block
 
 
 @pytest.mark.usefixtures("no_gradients")
@@ -306,10 +295,9 @@ def test_the_last_evaluations_are_learned_too(give_draws):
     give_draws([-0.35], [0.15])
     model = curve_model(black_box(lambda rate: decay(rate) + 0.1 * np.sin(5.0 * rate * TIMES)))
     emulated = pk.emulate(model, 40, tolerance=0.2, random_seed=3, progressbar=False)
-    found, log_density = emulated.emulation, emulated.compile_logp()
+    found, log_density = emulated.emulation, density_of(emulated)
     last = slice(int(found.rounds["num_evaluations"].iloc[-1]), None)
-    learned = [float(log_density({"rate_log__": x})) for x in found.positions[last, 0]]
-    np.testing.assert_allclose(learned, found.log_density[last], atol=0.001)
+    np.testing.assert_allclose([log_density(x) for x in found.positions[last]], found.log_density[last], atol=0.001)
 
 
 @pytest.mark.long

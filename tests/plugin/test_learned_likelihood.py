@@ -63,32 +63,20 @@ def one_group(learned, observed):
     return model
 
 
-def test_density_and_gradient_are_those_of_what_was_learned(learned):
-    observed, place = np.array([0.4, -0.2]), np.array([0.3, 0.1])
-    model, point = one_group(learned, observed), {"theta": place}
-    expected = stats.norm.logpdf(place).sum() + of_all_rows(learned, place[None], observed)
-    assert float(model.compile_logp()(point)) == pytest.approx(expected)
-    found = [learned.replicate(k).log_density_and_gradient(place[None], observed) for k in range(8)]
-    shares = np.exp([density[0] for density, _ in found])
-    np.testing.assert_allclose(model.compile_dlogp()(point), shares @ [s[0] for _, s in found] / shares.sum() - place)
-
-
-def test_density_and_gradient_are_evaluated_in_one_pass(learned):
-    model = one_group(learned, np.array([0.2, 0.3]))
-    both, one = model.logp_dlogp_function(ravel_inputs=True)._pytensor_function, model.compile_logp(point_fn=False)
-    for function, with_gradient in ((both, True), (one, False)):
-        ops = [node.op for node in function.maker.fgraph.toposort()]
-        assert [op.with_gradient for op in ops if isinstance(op, LearnedLogLikelihoodOp)] == [with_gradient]
-
-
-def test_gradient_by_finite_differences_in_a_hierarchy(learned, groups):
-    with pm.Model() as model:
+def test_gradient_by_finite_differences_in_a_hierarchy_and_of_one_group(learned, groups):
+    """It is evaluated with the density in one pass, and the density alone without it."""
+    with pm.Model() as hierarchy:
         mean = pm.Normal("mean", 0.0, 1.0, shape=2)
         effect = pm.Normal("effect", 0.0, 1.0, shape=(4, 2))
         pk.LearnedLikelihood("y", learned, mean + 0.5 * effect, observed=groups)
-    function = model.logp_dlogp_function(ravel_inputs=True)._pytensor_function
-    place = np.array([0.2, 0.4, *np.random.default_rng(3).normal(size=8)])
-    assert_derivative(function(place)[1], lambda x: function(x)[0], place, rtol=1e-5, atol=1e-6)
+    for model, num_dims in ((hierarchy, 10), (one_group(learned, np.array([0.4, -0.2])), 2)):
+        both, alone = model.logp_dlogp_function(ravel_inputs=True), model.compile_logp(point_fn=False)
+        both = both._pytensor_function
+        place = 0.5 * np.random.default_rng(3).normal(size=num_dims)
+        assert_derivative(both(place)[1], lambda x, f=both: f(x)[0], place, rtol=1e-5, atol=1e-6)
+        for function, with_gradient in ((both, True), (alone, False)):
+            ops = [node.op for node in function.maker.fgraph.toposort()]
+            assert [op.with_gradient for op in ops if isinstance(op, LearnedLogLikelihoodOp)] == [with_gradient]
 
 
 def test_parameters_in_parts_or_together_and_one_for_all_groups(learned, groups):
