@@ -17,7 +17,8 @@ from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.reports.model_draws import Selection, read_draws
 from pymc_kernel.plugin.warn import report
 from tests.plugin.models import noisy_model, square_without_gradient
-from tests.reference.differences import central_differences
+from tests.plugin.parts import data_around
+from tests.reference.differences import assert_derivative
 
 
 def exact_draws(model, num_draws=600, seed=1):
@@ -31,19 +32,21 @@ def tree(dataset):
     return xr.DataTree.from_dict({"posterior": dataset})
 
 
-def small_model():
+@pytest.fixture(scope="module")
+def small():
     with pm.Model(coords={"group": ["a", "b", "c"]}) as model:
         scale = pm.HalfNormal("scale")
         level = pm.Normal("level", 2.0, 3.0, dims="group")
         pm.Dirichlet("share", np.ones(3))
         pm.Deterministic("product", level * scale, dims="group")
-    return model
-
-
-@pytest.fixture(scope="module")
-def small():
-    model = small_model()
     return model, exact_draws(model)
+
+
+def moved(idata):
+    """A copy of the draws, of which one entry is elsewhere."""
+    other = idata.copy(deep=True)
+    other["posterior"]["level"] = other["posterior"]["level"] + np.array([0.0, 1.5, 0.0])
+    return other
 
 
 def scores_of(model, idata):
@@ -75,16 +78,18 @@ def test_scores_equal_finite_differences_for_every_transform(rng):
     like = DictToArrayBijection.map(model.initial_point())
     flat = rng.standard_normal((4, like.data.size))
     backward = model.compile_fn(model.unobserved_value_vars, inputs=model.value_vars, on_unused_input="ignore")
-    places = [backward(DictToArrayBijection.rmap(like._replace(data=x))) for x in flat]
-    names = [v.name for v in model.unobserved_value_vars]
-    free = {rv.name for rv in model.free_RVs}
+
+    def place_of(x):
+        return DictToArrayBijection.rmap(like._replace(data=x))
+
+    places = [backward(place_of(x)) for x in flat]
+    names, free = [v.name for v in model.unobserved_value_vars], {rv.name for rv in model.free_RVs}
     draws = {n: np.stack([p[i] for p in places])[None] for i, n in enumerate(names) if n in free}
     part = read_draws(Selection(az.from_dict({"posterior": draws}), model=model))
     np.testing.assert_allclose(part.draws[0], flat, rtol=1e-6, atol=1e-6)
     density = model.compile_logp()
     for x, score in zip(flat, part.scores[0], strict=True):
-        numeric = central_differences(lambda at: density(DictToArrayBijection.rmap(like._replace(data=at))), x)
-        np.testing.assert_allclose(score, numeric, rtol=1e-4, atol=1e-6)
+        assert_derivative(score, lambda at: density(place_of(at)), x, rtol=1e-4, atol=1e-6)
 
 
 def test_scores_stay_finite_far_out():
@@ -104,18 +109,16 @@ def test_exact_draws_fit_and_others_do_not(small):
     assert report.p_value > 0.02
     assert report.test.num_draws == 600
     assert abs(sum(float(s.sum()) for s in report.shares.data_vars.values()) - 1.0) < 1e-10
-    moved = idata.copy(deep=True)
-    moved["posterior"]["level"] = moved["posterior"]["level"] + np.array([0.0, 1.5, 0.0])
-    settings = {"model": model, "score": scores_of(model, moved), "num_replicates": 200}
-    bad = pk.ksd_test(moved, **settings)
+    others = moved(idata)
+    settings = {"model": model, "score": scores_of(model, others), "num_replicates": 200}
+    bad = pk.ksd_test(others, **settings)
     assert bad.p_value < 0.01
     assert bad.shares["level"].dims == ("group",)
     assert bad.p_values["level"].sel(group="b") < 0.01 < bad.p_values["level"].sel(group="a")
-    text = str(bad)
-    assert "level[b]" in text
-    assert "as many independent normal draws have" in text
-    assert pk.ksd_test(moved, var_names=["scale", "share"], **settings).p_value > 0.01
-    chosen = pk.ksd_test(moved, var_names="level", coords={"group": ["a", "c"]}, **settings)
+    assert "level[b]" in str(bad)
+    assert "as many independent normal draws have" in str(bad)
+    assert pk.ksd_test(others, var_names=["scale", "share"], **settings).p_value > 0.01
+    chosen = pk.ksd_test(others, var_names="level", coords={"group": ["a", "c"]}, **settings)
     assert chosen.p_value > 0.01
     assert chosen.test.shares.shape == (2,)
 
@@ -158,9 +161,12 @@ def test_diagnose_says_it_in_words(small, capsys):
     model, idata = small
     assert not pk.diagnose(idata, model=model)
     said = capsys.readouterr().out
-    assert "R-hat" in said
-    assert "no misfit detected (600 of 600 draws left after thinning;" in said
-    assert "do not reveal a mode without any draw" in said
+    words = (
+        "R-hat",
+        "no misfit detected (600 of 600 draws left after thinning;",
+        "do not reveal a mode without any draw",
+    )
+    assert [w for w in words if w not in said] == []
     assert "The draws fit" not in said
     warned = idata.copy()
     with pytest.warns(UserWarning, match="a part is missing"):
@@ -168,18 +174,13 @@ def test_diagnose_says_it_in_words(small, capsys):
     has_errors, found = pk.diagnose(warned, model=model, return_diagnostics=True)
     assert (has_errors, found["findings"]) == (True, ["a part is missing"])
     assert "a part is missing" in capsys.readouterr().out
-    moved = idata.copy(deep=True)
-    moved["posterior"]["level"] = moved["posterior"]["level"] + np.array([0.0, 1.5, 0.0])
-    has_errors, found = pk.diagnose(moved, model=model, return_diagnostics=True)
-    assert has_errors
-    assert found["ksd"].p_value < 0.01
-    assert found["modes"] == []
+    has_errors, found = pk.diagnose(moved(idata), model=model, return_diagnostics=True)
+    assert (has_errors, found["modes"]) == (True, [])
     said = capsys.readouterr().out
     assert re.search(r"do not fit by themselves: level\[b\] \(p = 0.0\d*\); p-values are corrected for all", said)
     assert "sample anew with more tuning" in said
-    table = pk.summary(moved, model=model, num_replicates=1000)
-    p_values = found["ksd"].p_values
-    assert table.loc["level[b]", "ksd_p"] == float(p_values["level"].sel(group="b")) == found["ksd"].p_value
+    table, of_level = pk.summary(moved(idata), model=model, num_replicates=1000), found["ksd"].p_values["level"]
+    assert table.loc["level[b]", "ksd_p"] == float(of_level.sel(group="b")) == found["ksd"].p_value < 0.01
     assert table.attrs["ksd_p"] == found["ksd"].p_value
 
 
@@ -198,12 +199,13 @@ def test_advice_follows_from_the_first_cause(rng, capsys):
 
 
 def test_separated_modes_are_warned_of(capsys, rng):
-    with pm.Model(coords={"side": ["left", "right"]}) as model:
+    sides = {"side": ["left", "right"]}
+    with pm.Model(coords=sides) as model:
         x = pm.Flat("x", dims="side")
         pm.Potential("modes", pt.logaddexp(-0.5 * (x[0] - 6) ** 2, -0.5 * (x[0] + 6) ** 2) - 0.5 * x[1] ** 2)
     draws = rng.standard_normal((2, 500, 2))
     draws[..., 0] += 6.0 * np.where(rng.random((2, 500)) < 0.85, 1.0, -1.0)  # the weights should be equal
-    idata = az.from_dict({"posterior": {"x": draws}}, coords={"side": ["left", "right"]}, dims={"x": ["side"]})
+    idata = az.from_dict({"posterior": {"x": draws}}, coords=sides, dims={"x": ["side"]})
     _, found = pk.diagnose(idata, model=model, return_diagnostics=True)
     assert found["modes"] == ["x[left]"]
     assert found["ksd"].p_value > 0.02
@@ -224,77 +226,67 @@ def test_discrete_variables_are_conditioned_on():
 
 def test_without_a_gradient_the_way_out_is_named(rng, capsys):
     with pm.Model() as model:
-        x = pm.Flat("x", shape=2)
-        pm.Potential("dark", square_without_gradient(x))
+        pm.Potential("dark", square_without_gradient(pm.Flat("x", shape=2)))
     idata = az.from_dict({"posterior": {"x": rng.standard_normal((2, 300, 2))}})
     with pytest.raises(NoGradientError, match=r"dark is a black box.*score=.*mmd_test"):
         pk.ksd_test(idata, model=model)
-    plain = az.summary(idata)
+    plain, tables = az.summary(idata), {}
     for fmt in ("wide", "long", "xarray"):
         with pytest.warns(UserWarning, match=r"ksd_share and ksd_p are NaN.*dark is a black box"):
-            table = pk.summary(idata, model=model, fmt=fmt)
-        assert np.isnan(table.attrs["ksd_p"])
-        if fmt == "wide":
-            assert list(table.columns) == [*plain.columns, "ksd_share", "ksd_p"]
-            assert table[["ksd_share", "ksd_p"]].isna().all(axis=None)
-            assert np.array_equal(table[plain.columns].to_numpy(), plain.to_numpy())
+            tables[fmt] = pk.summary(idata, model=model, fmt=fmt)
+        assert np.isnan(tables[fmt].attrs["ksd_p"])
+    assert list(tables["wide"].columns) == [*plain.columns, "ksd_share", "ksd_p"]
+    assert tables["wide"][["ksd_share", "ksd_p"]].isna().all(axis=None)
+    assert np.array_equal(tables["wide"][plain.columns].to_numpy(), plain.to_numpy())
     assert not pk.diagnose(idata, model=model, ess_threshold=10)
     assert "dark is a black box" in capsys.readouterr().out
-    assert pk.ksd_test(idata, model=model, score=lambda draws: -draws, num_replicates=200).p_value > 0.02
-    assert pk.ksd_test(idata, model=model, score=lambda draws: 0.5 - draws, num_replicates=200).p_value < 0.01
+    good, bad = (pk.ksd_test(idata, model=model, score=lambda x, c=c: c - x, num_replicates=200) for c in (0.0, 0.5))
+    assert good.p_value > 0.02
+    assert bad.p_value < 0.01
     with pytest.raises(ValueError, match="score must return"):
         pk.ksd_test(idata, model=model, score=lambda draws: draws[:, 0])
     with pytest.raises(NoGradientError, match="y is only estimated"):
         pk.ksd_test(az.from_dict({"posterior": {"theta": rng.standard_normal((1, 50))}}), model=noisy_model())
 
 
-def test_thinned_tree(small):
+def test_thinned_draws_expectations_and_two_runs(small):
     model, idata = small
     thinned = pk.stein_thin(idata, 20, model=model)
     posterior = thinned["posterior"]
-    assert posterior.sizes["chain"] == 1
-    assert posterior.sizes["draw"] == 20
+    assert (posterior.sizes["chain"], posterior.sizes["draw"]) == (1, 20)
     chain, draw = (int(posterior[f"source_{n}"][3]) for n in ("chain", "draw"))
     for name in posterior.data_vars:
-        kept = idata["posterior"][name].values[chain, draw]
-        np.testing.assert_array_equal(posterior[name].values[0, 3], kept)
+        np.testing.assert_array_equal(posterior[name].values[0, 3], idata["posterior"][name].values[chain, draw])
     assert list(az.summary(thinned, kind="stats").index) == list(az.summary(idata, kind="stats").index)
-
-
-def test_expectations(small):
-    model, idata = small
-    found = pk.expectation(idata, model=model)
-    assert found["level"].dims == ("estimate", "group")
-    ours, plain = (np.abs(found["level"].sel(estimate=e) - 2.0).max() for e in ("value", "mean"))
+    found = pk.expectation(idata, model=model)["level"]
+    assert found.dims == ("estimate", "group")
+    ours, plain = (np.abs(found.sel(estimate=e) - 2.0).max() for e in ("value", "mean"))
     assert ours < plain
-    assert float(found["level"].sel(estimate="variance_ratio").max()) < 0.5
+    assert float(found.sel(estimate="variance_ratio").max()) < 0.5
     squares = pk.expectation(idata, lambda posterior: posterior**2, model=model, var_names=["level"])
     assert abs(float(squares["level"].sel(estimate="value", group="a")) - 13.0) < 2.0
-
-
-def test_two_runs(small):
-    model, idata = small
     other = exact_draws(model, seed=2)
     assert pk.mmd_test(idata, other, num_replicates=200).p_value > 0.02
     other["posterior"]["scale"] = other["posterior"]["scale"] * 1.5
     assert pk.mmd_test(idata, other, var_names=["scale"], num_replicates=200).p_value < 0.01
-    with pytest.raises(ValueError, match="same variables"):
-        pk.mmd_test(idata, az.from_dict({"posterior": {"scale": np.ones((1, 10))}}))
 
 
 def test_wrong_draws_are_refused(small):
     model, idata = small
-    with pytest.raises(ValueError, match="no share"):
-        pk.ksd_test(tree(idata["posterior"].to_dataset().drop_vars("share")), model=model)
-    with pytest.raises(ValueError, match="level have shape"):
-        pk.ksd_test(tree(idata["posterior"].to_dataset().isel(group=slice(0, 2))), model=model)
-    with pytest.raises(ValueError, match="none of the chosen variables"):
-        pk.ksd_test(idata, model=model, var_names="product")
+    draws = idata["posterior"].to_dataset()
+    for given, chosen, match in (
+        (draws.drop_vars("share"), None, "no share"),
+        (draws.isel(group=slice(0, 2)), None, "level have shape"),
+        (draws, "product", "none of the chosen variables"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            pk.ksd_test(tree(given), model=model, var_names=chosen)
+    with pytest.raises(ValueError, match="same variables"):
+        pk.mmd_test(idata, az.from_dict({"posterior": {"scale": np.ones((1, 10))}}))
 
 
 def test_what_is_no_tree_of_draws_says_what_to_give(capsys):
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("x"), observed=1.0)
+    model = data_around(lambda: pm.Normal("x"), 1.0)
     idata = exact_draws(model, 20)
     approximation = pm.ADVI(model=model).approx
     for check in (pk.diagnose, pk.ksd_test, pk.summary):
@@ -309,13 +301,14 @@ def test_what_is_no_tree_of_draws_says_what_to_give(capsys):
 
 def test_rows_have_the_names_of_their_values_after_a_variable_with_the_last_dimension():
     """ArviZ's own table gives the mean of y[1, b] the name y[1, a] here."""
-    with pm.Model(coords={"a": [0, 1], "b": ["u", "v", "w"]}) as model:
+    means, coords = np.array([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]), {"a": [0, 1], "b": ["u", "v", "w"]}
+    with pm.Model(coords=coords) as model:
         pm.Normal("x", dims="b")
-        pm.Normal("y", [[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]], dims=("a", "b"))
+        pm.Normal("y", means, dims=("a", "b"))
     rng = np.random.default_rng(1)
-    y = np.array([[0.0, 1.0, 2.0], [10.0, 11.0, 12.0]]) + rng.standard_normal((4, 200, 2, 3))
+    y = means + rng.standard_normal((4, 200, 2, 3))
     y[..., 1, 1] += 0.6
-    posterior, coords = {"x": rng.standard_normal((4, 200, 3)), "y": y}, {"a": [0, 1], "b": ["u", "v", "w"]}
+    posterior = {"x": rng.standard_normal((4, 200, 3)), "y": y}
     draws = az.from_dict({"posterior": posterior}, coords=coords, dims={"x": ["b"], "y": ["a", "b"]})
     for var_names in (None, ["x", "y"], ["y"]):
         table = pk.summary(draws, model=model, var_names=var_names, round_to="none", random_seed=1)
@@ -323,5 +316,4 @@ def test_rows_have_the_names_of_their_values_after_a_variable_with_the_last_dime
         assert list(own.index) == ["y[0, u]", "y[0, v]", "y[0, w]", "y[1, u]", "y[1, v]", "y[1, w]"]
         np.testing.assert_allclose(own["mean"], y.mean(axis=(0, 1)).ravel())
         assert own["ksd_share"].idxmax() == "y[1, v]"
-    report = pk.ksd_test(draws, model=model, random_seed=1)
-    assert report.table().index[0] == "y[1, v]"
+    assert pk.ksd_test(draws, model=model, random_seed=1).table().index[0] == "y[1, v]"

@@ -13,13 +13,14 @@ from pytensor.graph.replace import vectorize_graph
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation import chains
 from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
+from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.log_density import compile_log_density
-from tests.plugin.models import Counted, learned_at, normal_draws, same_draws, sample, without_gradient
+from tests.plugin.models import Counted, black_box_model, learned_at, normal_draws, same_draws, sample, without_gradient
+from tests.plugin.parts import CURVE, PLAIN, QUIET, TIMES, black_box, check_moments, curve_model, data_around
+from tests.reference.differences import assert_derivative
 from tests.reference.grids import moments
-
-TIMES = np.array([0.5, 1.0, 2.0, 4.0])
 
 
 def level(p):
@@ -27,37 +28,19 @@ def level(p):
     return p[0] / (p[0] - p[1]) * (np.exp(-p[1] * TIMES) - np.exp(-p[0] * TIMES))
 
 
-@wrap_py([pt.dvector], [pt.dvector])
-def one_subject(p):
-    return level(p)
-
-
-@wrap_py([pt.dmatrix], [pt.dmatrix])
-def all_subjects(p):
-    return np.array([level(row) for row in p])
-
-
-@wrap_py([pt.dmatrix], [pt.dmatrix])
-def all_subjects_by_column(p):
-    return np.array([level(row) for row in p.T]).T
-
-
-@wrap_py([pt.dvector, pt.dvector], [pt.dmatrix])
-def all_subjects_by_vector(absorption, loss):
-    return np.array([level(row) for row in zip(absorption, loss, strict=True)])
-
-
-def vectorized(p):
-    row = pt.dvector()
-    return vectorize_graph(one_subject(row), {row: p})
+one_subject = black_box(level, "v")
+all_subjects = black_box(lambda p: np.array([level(row) for row in p]), "m", "m")
+by_column = black_box(lambda p: np.array([level(row) for row in p.T]).T, "m", "m")
+by_vector = black_box(lambda *rates: np.array([level(row) for row in zip(*rates, strict=True)]), "vv", "m")
+ROW = pt.dvector()
 
 
 WAYS = {
     "loop": lambda p: pt.stack([one_subject(p[i]) for i in range(3)]),
     "matrix": all_subjects,
-    "columns": lambda p: all_subjects_by_column(p.T).T,
-    "vectors": lambda p: all_subjects_by_vector(p[:, 0], p[:, 1]),
-    "vectorized": vectorized,
+    "columns": lambda p: by_column(p.T).T,
+    "vectors": lambda p: by_vector(p[:, 0], p[:, 1]),
+    "vectorized": lambda p: vectorize_graph(one_subject(ROW), {ROW: p}),
     "gradient": lambda p: p[:, :1] / (p[:, :1] - p[:, 1:]) * (pt.exp(-p[:, 1:] * TIMES) - pt.exp(-p[:, :1] * TIMES)),
 }
 OBSERVED = np.array([level(p) for p in [(1.6, 0.3), (2.0, 0.2), (1.1, 0.25)]])
@@ -72,23 +55,12 @@ def drug(way):
     return model
 
 
-CURVE = np.array([0.7, 0.45, 0.3, 0.0])
-
-
 def decay(rate):
     return np.exp(-rate * TIMES)
 
 
-def curve_model(fn=decay, sd=1.0):
-    """One parameter, whose posterior is known by sums over a grid."""
-    with pm.Model() as model:
-        rate = pm.LogNormal("rate", 0.0, sd)
-        pm.Normal("y", wrap_py([pt.dscalar], [pt.dvector])(fn)(rate), 0.1, observed=CURVE)
-    return model
-
-
 def curve_moments(highest=np.inf, fn=decay, sd=1.0):
-    """Mean and standard deviation of the rate, which has no density above the highest."""
+    """Mean and standard deviation of the rate by a grid, which has no density above the highest."""
     log_rate = np.linspace(-5.0, min(np.log(highest), 5.0), 20_001)
     rate = np.exp(log_rate)
     residuals = (CURVE - fn(rate[:, None])) / 0.1
@@ -103,20 +75,24 @@ def test_all_ways_of_writing_subjects_come_to_the_same(way):
 
 
 @pytest.mark.parametrize(
-    ("function", "wanted"),  # rows, inputs, outputs, functions
+    ("kinds", "function", "wanted", "block"),  # rows, inputs, outputs, functions
     [
-        pytest.param(lambda p: np.cumsum(p).reshape(p.shape), (1, 6, 6, 1), id="depend_on_each_other"),
-        pytest.param(lambda p: np.cumsum(p, axis=0), (2, 3, 3, 1), id="columns"),
-        pytest.param(lambda p: p + np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), id="functions_of_their_own"),
-        pytest.param(lambda p: p * np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), id="alike_at_the_initial_zero"),
+        pytest.param("mm", lambda p: np.cumsum(p).reshape(p.shape), (1, 6, 6, 1), 2, id="depend_on_each_other"),
+        pytest.param("mm", lambda p: np.cumsum(p, axis=0), (2, 3, 3, 1), 3, id="columns"),
+        pytest.param("mm", lambda p: np.cumsum(p, axis=1), (3, 2, 2, 1), 2, id="rows"),
+        pytest.param("mm", lambda p: p + np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), 2, id="functions_of_their_own"),
+        pytest.param("mm", lambda p: p * np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), 2, id="alike_at_zero"),
+        pytest.param("vm", lambda p: np.outer(np.exp(p), [1.0, 2.0, 3.0]) * p.sum(), (1, 3, 9, 1), 3, id="outer"),
+        pytest.param("vv", lambda p: np.cumsum(p), (1, 3, 3, 1), 3, id="vector"),
     ],
 )
-def test_rows_of_a_matrix(function, wanted):
+def test_rows_of_a_matrix_and_outputs_that_may_have_one_sum(kinds, function, wanted, block):
     with pm.Model() as model:
-        box = wrap_py([pt.dmatrix], [pt.dmatrix])(function)
-        pm.Normal("y", box(pm.Normal("x", shape=(3, 2))), 1.0, observed=np.zeros((3, 2)))
+        out = black_box(function, *kinds)(pm.Normal("x", shape=(3, 2) if kinds[0] == "m" else 3))
+        pm.Potential("p", -(out**2).sum())
     [row] = pk.black_boxes(model).itertuples()
     assert (row.rows, row.inputs, row.outputs, row.functions) == wanted
+    assert unknown_of(model, np.random.default_rng(0)).parts[0].like.block == block
 
 
 class Scaled(Counted):
@@ -142,25 +118,66 @@ def test_what_has_a_gradient_is_no_black_box():
         return [box.name for box in find_black_boxes(model)]
 
     assert found(refuses=False) == []
+    assert pk.black_boxes(drug("gradient")).empty
     assert found(refuses=True) == ["Scaled"]
 
 
 def test_a_likelihood_that_is_scaled_to_more_data_is_no_black_box():
-    solve = wrap_py([pt.dvector], [pt.dvector])(np.exp)
     with pm.Model() as model:
-        x = pm.Normal("x", shape=2)
-        pm.Normal("y", solve(x), 1.0, observed=[1.0, 2.0], total_size=20)
+        pm.Normal("y", black_box(np.exp, "v")(pm.Normal("x", shape=2)), 1.0, observed=[1.0, 2.0], total_size=20)
     assert list(pk.black_boxes(model)["name"]) == ["exp"]
+
+
+#: One number for each group: neither the curve nor the noise are known to PyMC.
+LOG_LIKELIHOOD = black_box(lambda rate, y: -0.5 * (((y - decay(rate)) / 0.1) ** 2).sum(), "sv", "s")
+
+
+def groups(way):
+    """Three groups with a rate each, and a spread of the rates, in a distribution of one's own."""
+
+    def logp(value, log_rate, times):
+        if way == "gradient":
+            return -0.5 * (((value - pt.exp(-pt.exp(log_rate)[:, None] * times)) / 0.1) ** 2).sum()
+        return sum(LOG_LIKELIHOOD(pt.exp(log_rate[i]), value[i]) for i in range(3))
+
+    def random(log_rate, times, rng=None, size=None):
+        return rng.normal(np.exp(-np.exp(log_rate)[:, None] * times), 0.1)
+
+    with pm.Model(coords={"group": list("abc"), "time": TIMES}) as model:
+        log_rate = pm.Normal("log_rate", 0.0, pm.HalfNormal("spread", 0.5), dims="group")
+        settings = {"signature": "(g),(t)->(g,t)", "dims": ("group", "time"), "observed": [CURVE, CURVE + 0.1, CURVE]}
+        pm.CustomDist("y", log_rate, TIMES, logp=logp, random=random, **settings)
+    return model
+
+
+def test_a_copy_without_black_boxes_in_custom_distributions_is_the_same_model():
+    model, true = groups("black box"), groups("gradient")
+    [row] = pk.black_boxes(model).itertuples()
+    assert (row.calls, row.inputs, row.outputs, row.functions) == (3, 1, 1, 3)  # each has data of its own
+    assert with_hoisted(true) is true
+    copy = with_hoisted(model)
+    assert [v.name for v in copy.basic_RVs] == [v.name for v in model.basic_RVs]
+    assert copy.coords == model.coords
+    assert copy.named_vars_to_dims == model.named_vars_to_dims
+    log_rate = np.array([0.1, -0.4, 0.2])
+    values = [float(m.compile_logp()({"spread_log__": -0.3, "log_rate": log_rate})) for m in (copy, model, true)]
+    np.testing.assert_allclose(values[1:], values[0], rtol=1e-12)
+    draws = az.from_dict({"posterior": {"spread": np.full((1, 1), 0.4), "log_rate": log_rate[None, None]}})
+    with copy:
+        drawn = pm.sample_posterior_predictive(draws, freeze_vars=["spread", "log_rate"], **QUIET)
+    predicted = drawn["posterior_predictive"]["y"].values[0, 0]
+    assert predicted.shape == (3, 4)
+    assert np.abs(predicted - np.exp(-np.exp(log_rate)[:, None] * TIMES)).max() < 0.5
 
 
 @pytest.mark.slow
 def test_black_boxes_in_potentials_and_behind_each_other():
-    outer = wrap_py([pt.dvector], [pt.dscalar])(lambda v: np.asarray(np.log1p(v.sum())))
+    outer = black_box(lambda v: np.asarray(np.log1p(v.sum())), "v", "s")
     with pm.Model() as model:
         x = pm.Normal("x", [0.5, -1.3], 0.2, shape=2)
         pm.Potential("p", -10.0 * (outer(one_subject(pt.exp(x))) - 0.8) ** 2)
     assert list(pk.black_boxes(model)["inputs"]) == [2, 4]
-    assert pk.emulate(model, 60, random_seed=1, progressbar=False).emulation.distance < 0.05
+    assert pk.emulate(model, 60, **QUIET).emulation.distance < 0.05
 
 
 @pytest.mark.usefixtures("no_gradients")
@@ -169,9 +186,9 @@ def test_a_potential_may_be_the_output_of_a_black_box(give_draws):
     with pm.Model() as model:
         x = pm.Normal("x", 0.0, 1.0)
         for i, count in enumerate((7, 9)):
-            term = wrap_py([pt.dscalar], [pt.dscalar])(lambda v, count=count: np.asarray(count * v - np.exp(v)))
+            term = black_box(lambda v, count=count: np.asarray(count * v - np.exp(v)), "s", "s")
             pm.Potential(f"p{i}", term(x))
-    emulated = pk.emulate(model, 40, random_seed=1, progressbar=False)
+    emulated = pk.emulate(model, 40, **QUIET)
     assert [p.name for p in emulated.potentials] == ["p0", "p1", "emulation_penalty"]
     places = np.array([1.5, 1.9, 2.2])
     learned = np.array([float(emulated.compile_logp(mode="FAST_COMPILE")({"x": x})) for x in places])
@@ -194,10 +211,8 @@ def test_an_emulated_hierarchy():
     density, truth = density_of(learned), density_of(drug("gradient"))
     x = learned.emulation.draws[0]
     assert density(x) == pytest.approx(truth(x), abs=0.1)
-    function = learned.logp_dlogp_function(ravel_inputs=True)
-    _, gradient = function(pm.blocking.RaveledVars(x, ()))
-    numeric = [(density(x + e) - density(x - e)) / 2e-5 for e in 1e-5 * np.eye(x.size)]
-    np.testing.assert_allclose(gradient, numeric, rtol=1e-3, atol=1e-3)
+    _, gradient = learned.logp_dlogp_function(ravel_inputs=True)(pm.blocking.RaveledVars(x, ()))
+    assert_derivative(gradient, density, x, rtol=1e-3, atol=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -208,15 +223,15 @@ def emulated(request, as_users_run):
         if not is_slow:
             patch.setattr(chains.Chains, "draw", normal_draws([-0.31], [0.25]))
             patch.setattr(chains, "density_and_gradient", without_gradient)
-        return pk.emulate(curve_model(), 40, random_seed=1, progressbar=False)
+        return pk.emulate(curve_model(black_box(decay)), 40, **QUIET)
 
 
 def test_the_posterior_of_an_emulated_model_is_right(emulated):
     assert emulated.emulation.distance < 0.05
     assert emulated.emulation.num_evaluations < 40  # it stops by itself
     learned, log_rate = density_of(emulated), np.linspace(-5.0, 3.0, 401)
-    found = moments(np.exp(log_rate), np.array([learned(x) for x in log_rate[:, None]]))
     mean, sd = curve_moments()
+    found = moments(np.exp(log_rate), np.array([learned(x) for x in log_rate[:, None]]))
     assert found == (pytest.approx(mean, abs=0.15 * sd), pytest.approx(sd, rel=0.15))
 
 
@@ -234,48 +249,20 @@ def test_an_emulated_model_is_copied_conditioned_and_gives_pointwise_likelihoods
     assert density_of(emulated)(begins) >= emulated.emulation.log_density.max() - 0.1  # at the best place
 
 
-@pytest.mark.parametrize(
-    ("in_and_out", "function", "block"),
-    [
-        ("dd", lambda p: np.cumsum(p, axis=0), 3),  # the columns are rows
-        ("dd", lambda p: np.cumsum(p, axis=1), 2),
-        ("dd", lambda p: np.cumsum(p).reshape(p.shape), 2),  # one row
-        ("vd", lambda p: np.outer(p, [1.0, 2.0, 3.0, 5.0]) * p.sum(), 4),
-        ("vv", lambda p: np.cumsum(p), 3),
-    ],
-)
-def test_outputs_that_may_have_one_sum_are_those_of_a_row(in_and_out, function, block):
-    types = {"d": pt.dmatrix, "v": pt.dvector}
-    shape = (3, 2) if in_and_out[0] == "d" else 3
-    with pm.Model() as model:
-        out = wrap_py([types[in_and_out[0]]], [types[in_and_out[1]]])(function)(pm.Normal("x", shape=shape))
-        pm.Potential("p", -(out**2).sum())
-    unknown = unknown_of(model, np.random.default_rng(0))
-    assert unknown.parts[0].like.block == block
-
-
 @pytest.mark.usefixtures("no_gradients")
 def test_a_matrix_of_probabilities_has_a_density():
     """States of a chain at three times, one row each: what was learned sums to one in each row, at any input."""
-    times = np.array([0.5, 1.0, 4.0])
 
-    @wrap_py([pt.dvector], [pt.dmatrix])
     def occupied(rates):
-        p = np.exp(-np.multiply.outer(times, [0.0, rates[0], rates[0] + rates[1]]))
+        p = np.exp(-np.multiply.outer([0.5, 1.0, 4.0], [0.0, rates[0], rates[0] + rates[1]]))
         return p / p.sum(axis=1, keepdims=True)
 
     with pm.Model() as model:
         rates = pm.Exponential("rates", 1.0, shape=2)
-        pm.Multinomial("y", 20, occupied(rates), observed=[[8, 7, 5], [12, 6, 2], [19, 1, 0]])
+        pm.Multinomial("y", 20, black_box(occupied, "v", "m")(rates), observed=[[8, 7, 5], [12, 6, 2], [19, 1, 0]])
     rng = np.random.default_rng(0)
     search = learned_at(model, rng.normal(size=(12, 2)))
     assert np.isfinite([search.chains.log_density(x) for x in rng.normal(size=(50, 2))]).all()
-
-
-def crude_model(model):
-    """An emulated model that has learned too little."""
-    with pytest.warns(UserWarning, match="should not be trusted"):
-        return pk.emulate(model, 10, start=np.linspace(-1.5, 1.5, 6)[:, None], random_seed=1, progressbar=False)
 
 
 @pytest.mark.slow
@@ -284,16 +271,15 @@ def test_exact_draws_along_a_crude_model():
         return np.exp(-rate * TIMES) + 0.1 * np.sin(20.0 * rate)
 
     mean, sd = curve_moments(fn=bumpy, sd=0.5)
-    model = curve_model(bumpy, 0.5)
-    emulated = crude_model(model)
-    settings = {"chains": 2, "cores": 1, "random_seed": 2, "progressbar": False, "compute_convergence_checks": False}
+    model, settings = curve_model(black_box(bumpy), 0.5), PLAIN | {"random_seed": 2}
+    with pytest.warns(UserWarning, match="should not be trusted"):  # too little is learned
+        emulated = pk.emulate(model, 10, start=np.linspace(-1.5, 1.5, 6)[:, None], **QUIET)
     with model, warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="chains on the emulated model do not agree")  # so crude it is
         exact = pm.sample(2000, tune=300, step=pk.EmulatedNUTS(emulated), **settings)
     with emulated:
         crude = pm.sample(1200, tune=300, **settings)
-    assert float(exact["posterior"]["rate"].mean()) == pytest.approx(mean, abs=0.15 * sd)
-    assert float(exact["posterior"]["rate"].std()) == pytest.approx(sd, rel=0.15)
+    check_moments(exact["posterior"]["rate"], mean, sd, 0.15, 0.15)
     # Without the correction the same chains are elsewhere, or too wide or narrow.
     rate = crude["posterior"]["rate"].values
     assert max(abs(rate.mean() - mean) / sd, abs(rate.std() / sd - 1.0)) > 0.25
@@ -305,67 +291,37 @@ def test_exact_draws_along_a_crude_model():
 @pytest.mark.usefixtures("no_gradients")
 @pytest.mark.long
 def test_the_last_evaluations_are_learned_too(give_draws):
+    """It ends before the curve is known well, so that the last evaluations matter."""
     give_draws([-0.35], [0.15])
-    emulated = pk.emulate(
-        curve_model(lambda rate: np.exp(-rate * TIMES) + 0.1 * np.sin(5.0 * rate * TIMES)),
-        40,
-        tolerance=0.2,  # it ends before the curve is known well, so that the last evaluations matter
-        random_seed=3,
-        progressbar=False,
-    )
-    found, log_density = emulated.emulation, emulated.compile_logp()
+    model = curve_model(black_box(lambda rate: decay(rate) + 0.1 * np.sin(5.0 * rate * TIMES)))
+    emulated = pk.emulate(model, 40, tolerance=0.2, random_seed=3, progressbar=False)
+    found, log_density = emulated.emulation, density_of(emulated)
     last = slice(int(found.rounds["num_evaluations"].iloc[-1]), None)
-    learned = [float(log_density({"rate_log__": x})) for x in found.positions[last, 0]]
-    np.testing.assert_allclose(learned, found.log_density[last], atol=0.001)
+    np.testing.assert_allclose([log_density(x) for x in found.positions[last]], found.log_density[last], atol=0.001)
 
 
 @pytest.mark.long
 def test_exact_draws_are_the_same_for_any_number_of_cores(emulated):
-    model, size = curve_model(), {"draws": 10, "tune": 10}
+    model, size = curve_model(black_box(decay)), {"draws": 10, "tune": 10}
     one, two = (sample(model, lambda: pk.EmulatedNUTS(emulated, transitions=1), cores, **size) for cores in (1, 2))
     assert same_draws(one, two)
 
 
-SAMPLERS = {
-    "chains": lambda: pk.sample_khmc(500, tune=300, chains=2, cores=1, random_seed=1, progressbar=False),
-    "surrogate": lambda: pk.sample_surrogate(500, chains=2, evaluations=40, random_seed=1, progressbar=False),
-    "exact": lambda: pk.sample_surrogate(500, chains=2, evaluations=40, exact=True, random_seed=1, progressbar=False),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_samplers_learn_the_part_that_is_unknown(sampler):
-    mean, sd = curve_moments()
-    with curve_model():
+def test_chains_learn_the_part_that_is_unknown():
+    with curve_model(black_box(decay)):
         pm.Normal("other")
-        idata = SAMPLERS[sampler]()
-    draws, stats = idata["posterior"]["rate"], idata["sample_stats"]
-    assert float(draws.mean()) == pytest.approx(mean, abs=0.2 * sd)
-    assert float(draws.std()) == pytest.approx(sd, rel=0.2)
-    if sampler == "chains":
-        assert stats.attrs["tuning_evaluations"] < 40
-        assert stats.attrs["distance"] < 0.2
-        assert int(stats["evaluations"].sum()) == 2 * 500 + 2  # one a draw, and one at the start of each chain
-    else:
-        assert float(stats["distance"]) < 0.05
-        assert idata["evaluations"]["position"].shape == (int(stats["num_evaluations"]), 2)
-        assert ("evaluations" in stats) == (sampler == "exact")
+        idata = pk.sample_khmc(500, tune=300, chains=2, cores=1, **QUIET)
+    check_moments(idata["posterior"]["rate"], *curve_moments(), 0.2, 0.2)
+    stats = idata["sample_stats"]
+    assert stats.attrs["tuning_evaluations"] < 40
+    assert stats.attrs["distance"] < 0.2
+    assert int(stats["evaluations"].sum()) == 2 * 500 + 2  # one a draw, and one at the start of each chain
 
 
-def all_in_one():
-    """A log likelihood of all parameters, of which nothing is known besides."""
-    box = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray(-0.5 * (x @ x)))
-    with pm.Model() as model:
-        pm.Potential("p", box(pm.Normal("x", shape=2)))
-    return model
-
-
-@pytest.mark.parametrize("make", [curve_model, all_in_one])
+@pytest.mark.parametrize("make", [lambda: curve_model(black_box(decay)), black_box_model], ids=["curve", "all in one"])
 def test_a_part_with_most_of_the_parameters_is_not_learned_by_itself(make):
-    settings = {"chains": 2, "cores": 1, "progressbar": False, "compute_convergence_checks": False}
-    idata = pk.sample_khmc(50, tune=100, model=make(), **settings)
-    assert "surrogate" in idata["sample_stats"].attrs
+    assert "surrogate" in pk.sample_khmc(50, tune=100, model=make(), **PLAIN)["sample_stats"].attrs
 
 
 @pytest.mark.slow
@@ -373,9 +329,9 @@ def test_evaluations_that_fail_are_left_out_and_counted():
     def raising(rate):
         if rate > 1.2 or rate == 1.0:  # at the initial point, too
             raise RuntimeError("the solver gave up")
-        return np.exp(-rate * TIMES)
+        return decay(rate)
 
-    emulated = pk.emulate(curve_model(raising), 60, random_seed=1, progressbar=False, tolerance=0.02)
+    emulated = pk.emulate(curve_model(black_box(raising)), 60, tolerance=0.02, **QUIET)
     assert emulated.emulation.num_failed > 0
     assert emulated.emulation.distance < 0.02
     with emulated, warnings.catch_warnings():
@@ -389,32 +345,21 @@ def test_evaluations_that_fail_are_left_out_and_counted():
 @pytest.mark.slow
 def test_a_step_in_a_function_is_not_learned_in_silence():
     """Fresh draws fall beside the step more often than not; cross-validation sees it from both sides."""
-    box = wrap_py([pt.dscalar], [pt.dvector])(lambda x: np.array([2.0 if x > 1.0 else 0.5, x]))
-    with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 2.0)
-        pm.Normal("y", box(x), 0.7, observed=[0.8, 1.0])
+    box = black_box(lambda x: np.array([2.0 if x > 1.0 else 0.5, x]))
     with pytest.warns(UserWarning, match="should not be trusted"):
-        pk.emulate(model, 30, random_seed=1, progressbar=False)
-
-
-def test_a_black_box_that_is_random_is_refused():
-    noise = np.random.default_rng(1)
-    with pytest.raises(ValueError, match="other values when it is called again"):
-        pk.emulate(curve_model(lambda r: np.exp(-r * TIMES) + 0.01 * noise.normal(size=4)), 30)
+        pk.emulate(data_around(lambda: box(pm.Normal("x", 0.0, 2.0)), [0.8, 1.0], 0.7), 30, **QUIET)
 
 
 @pytest.mark.slow
 def test_an_input_that_was_positive_so_far_may_be_negative():
-    box = wrap_py([pt.dscalar], [pt.dvector])(lambda x: np.log(np.maximum(x, [0.05, 0.04])))
-    with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 0.5)
-        pm.Normal("y", box(x), 0.5, observed=np.log([0.05, 0.04]))
+    box = black_box(lambda x: np.log(np.maximum(x, [0.05, 0.04])))
+    model = data_around(lambda: box(pm.Normal("x", 0.0, 0.5)), np.log([0.05, 0.04]), 0.5)
     start = np.array([0.1, 0.2, 0.4, 0.7, 1.0, 1.5])[:, None]
-    emulated = pk.emulate(model, 60, start=start, random_seed=1, progressbar=False)
+    emulated = pk.emulate(model, 60, start=start, **QUIET)
     grid = np.linspace(-4.0, 4.0, 80_001)
     outputs = np.log(np.maximum(grid[:, None], [0.05, 0.04]) / [0.05, 0.04])
     mean, sd = moments(grid, -0.5 * (grid / 0.5) ** 2 - 0.5 * ((outputs / 0.5) ** 2).sum(axis=1))
-    draws = pm.sample(1000, model=emulated, random_seed=1, chains=4, cores=1, progressbar=False)["posterior"]["x"]
+    draws = pm.sample(1000, model=emulated, chains=4, cores=1, **QUIET)["posterior"]["x"]
     assert abs(float(draws.mean()) - mean) < 0.2 * sd
 
 
@@ -423,76 +368,82 @@ def test_modes_that_the_emulation_has_invented_are_found():
     """Learned by its logarithm, the curve is a quadratic of the rate, which bends back where nothing was evaluated."""
     x = np.linspace(0.0, 3.0, 30)
     y = 2.0 * np.exp(-0.7 * x) + 0.1 * np.random.default_rng(1).standard_normal(30)
-    curve = wrap_py([pt.dscalar, pt.dscalar], [pt.dvector])(lambda a, k: a * np.exp(-k * x))
     with pm.Model() as model:
         a, k, noise = (pm.HalfNormal(name, sd) for name, sd in (("a", 3.0), ("k", 1.0), ("noise", 0.5)))
-        pm.Normal("y", curve(a, k), noise, observed=y)
-    emulated = pk.emulate(model, random_seed=1, progressbar=False)
+        pm.Normal("y", black_box(lambda a, k: a * np.exp(-k * x), "ss")(a, k), noise, observed=y)
+    emulated = pk.emulate(model, **QUIET)
     with emulated, np.errstate(over="ignore"):  # PyMC's first leapfrog steps, before the step size is known
         idata = pm.sample(200, tune=300, chains=4, cores=1, random_seed=3, progressbar=False)
     np.testing.assert_allclose(idata["posterior"]["a"].mean("draw"), 2.05, atol=0.03)
 
 
-def test_models_that_cannot_be_emulated_are_refused_before_any_work():
-    with pytest.raises(ValueError, match="no function without gradient"):
-        pk.emulate(drug("gradient"))
-    assert pk.black_boxes(drug("gradient")).empty
-    with pm.Model() as model:
-        x = pm.Normal("x", 0.0, 2.0)
-        counted = wrap_py([pt.lscalar], [pt.dscalar])(lambda n: np.asarray(float(n)))
-        pm.Normal("y", counted(pt.cast(pt.round(x), "int64")), 1.0, observed=1.0)
-    with pytest.raises(TypeError, match="whole number"):
-        pk.emulate(model)
-    with pm.Model() as model:
-        rate = pm.LogNormal("rate")
-        box = wrap_py([pt.dscalar, pt.dscalar], [pt.dscalar])(lambda x, r: np.asarray(x + r))
-        first = pt.as_tensor(0.0, dtype="float64")
-        looped = pytensor.scan(box, outputs_info=[first], non_sequences=[rate], n_steps=3, return_updates=False)
-        pm.Normal("y", looped, 1.0, observed=np.zeros(3))
-    with pytest.raises(ValueError, match="scan"):
-        pk.emulate(model)
-    wide = wrap_py([pt.dvector], [pt.dvector])(lambda x: np.sort(x))
-    with pm.Model() as model:
-        x = pm.Normal("x", shape=20)
-        pm.Normal("y", wide(x), 1.0, observed=np.zeros(20))
-    with pytest.raises(ValueError, match="20 inputs"):
-        pk.emulate(model)
-    with curve_model() as model:
-        pm.Bernoulli("group", 0.5)
-    with pytest.raises(TypeError, match="group is discrete"):
-        pk.emulate(model)
-    with pm.Model() as model:
-        rate = pm.LogNormal("rate")
-        box = one_subject(pt.stack([rate, 0.3]))
-        pk.EstimatedLikelihood("y", lambda rng, x, y: rng.normal(), box, observed=np.zeros(4))
-    with pytest.raises(ValueError, match="only estimated"):
-        pk.emulate(model)
+def looped():
+    box, first = black_box(lambda x, r: np.asarray(x + r), "ss", "s"), pt.as_tensor(0.0, dtype="float64")
+    rate = pm.LogNormal("rate")
+    return pytensor.scan(box, outputs_info=[first], non_sequences=[rate], n_steps=3, return_updates=False)
+
+
+def of_a_whole_number():
+    counted = wrap_py([pt.lscalar], [pt.dscalar])(lambda n: np.asarray(float(n)))
+    return counted(pt.cast(pt.round(pm.Normal("x", 0.0, 2.0)), "int64"))
+
+
+def sorted_numbers():
+    return black_box(np.sort, "v")(pm.Normal("x", shape=20))
+
+
+def curve_beside(other):
+    with curve_model(black_box(decay)) as model:
+        other(model["rate"])
+    return model
+
+
+def term_without_gradient(rate):
+    box = black_box(lambda y, r: -0.5 * ((y - r) ** 2).sum(), "vv", "s")
+    pm.CustomDist("z", rate, logp=lambda value, rate: box(value, rate), shape=3)
+
+
+def estimated(rate):
+    box = one_subject(pt.stack([rate, 0.3]))
+    pk.EstimatedLikelihood("z", lambda rng, x, y: rng.normal(), box, observed=np.zeros(4))
+
+
+NOISE = np.random.default_rng(1)
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "match"),
+    [
+        (lambda: drug("gradient"), ValueError, "no function without gradient"),
+        (lambda: data_around(of_a_whole_number, 1.0), TypeError, "whole number"),
+        (lambda: data_around(looped, np.zeros(3)), ValueError, "scan"),
+        (lambda: data_around(sorted_numbers, np.zeros(20)), ValueError, "20 inputs"),
+        (lambda: curve_beside(lambda rate: pm.Bernoulli("group", 0.5)), TypeError, "group is discrete"),
+        (lambda: curve_beside(term_without_gradient), ValueError, r"without gradient \(z\)"),
+        (lambda: curve_beside(estimated), ValueError, "only estimated"),
+        (lambda: curve_model(black_box(lambda r: decay(r) + 0.01 * NOISE.normal(size=4))), ValueError, "called again"),
+    ],
+)
+def test_models_that_cannot_be_emulated_are_refused_before_any_work(make, error, match):
+    with pytest.raises(error, match=match):
+        pk.emulate(make())
+
+
+def test_wrong_settings_are_named():
     for settings in (
         {"tolerance": -1.0}, {"tolerance": "no"}, {"evaluations": 0}, {"start": np.zeros((3, 2))},
         {"batch_size": 0}, {"timeout": 0.0}, {"timeout": "3"}, {"timeout": True}, {"store": "s"},
     ):  # fmt: skip
         with pytest.raises(ValueError, match=next(iter(settings)) if "store" not in settings else "random_seed"):
-            pk.emulate(curve_model(), **settings)
-
-
-def test_terms_without_gradient_besides_the_black_boxes_are_named():
-    def log_density(value, rate):
-        return wrap_py([pt.dvector, pt.dvector], [pt.dscalar])(lambda y, r: -0.5 * ((y - r) ** 2).sum())(value, rate)
-
-    with curve_model() as model:
-        pm.CustomDist("z", model["rate"], logp=log_density, shape=3)
-    with pytest.raises(ValueError, match="without gradient \\(z\\)"):
-        pk.emulate(model)
+            pk.emulate(curve_model(black_box(decay)), **settings)
 
 
 def test_the_step_refuses_what_is_not_emulated():
-    model = curve_model()
-    with model, pytest.raises(TypeError, match=r"pk\.emulate"):
-        pk.EmulatedNUTS(pm.Model())
-    emulated = pm.Model()
-    emulated.emulation = object()
-    with model, pytest.raises(ValueError, match="other variables"):
-        pk.EmulatedNUTS(emulated)
+    other = pm.Model()
+    other.emulation = object()
+    for given, error, match in ((pm.Model(), TypeError, r"pk\.emulate"), (other, ValueError, "other variables")):
+        with curve_model(black_box(decay)), pytest.raises(error, match=match):
+            pk.EmulatedNUTS(given)
 
 
 def test_uncertainty_of_any_size(monkeypatch):

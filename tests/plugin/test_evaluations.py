@@ -13,9 +13,7 @@ from contextlib import closing, suppress
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
-from pytensor.compile.ops import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import Status
@@ -23,6 +21,7 @@ from pymc_kernel.plugin.emulation.evaluated import Evaluations
 from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from tests.plugin.models import abc_model
+from tests.plugin.parts import QUIET, black_box, data_around
 
 EIGHT = np.linspace(-2.0, 2.0, 8)[:, None]
 
@@ -36,23 +35,22 @@ def ignore():
     pass
 
 
-def deadly_model(first, last, flag=None):
+def deadly_model(flag=None):
     """Whose likelihood ends a worker between two places: always, or only while the file ``flag`` is there."""
 
-    @wrap_py([pt.dscalar], [pt.dscalar])
     def log_likelihood(x):
         is_worker = multiprocessing.parent_process() is not None
-        if is_worker and first < x < last and (flag is None or os.path.exists(flag)):
+        if is_worker and 0.0 < x < 0.5 and (flag is None or os.path.exists(flag)):
             os.kill(os.getpid(), signal.SIGKILL)
         return np.asarray(-(x**2))
 
     with pm.Model() as model:
-        pm.Potential("y", log_likelihood(pm.Normal("x", 0, 2)))
+        pm.Potential("y", black_box(log_likelihood, "s", "s")(pm.Normal("x", 0, 2)))
     return model
 
 
 def test_a_place_that_ends_its_process_takes_no_other_along():
-    with closing(evaluations(deadly_model(0.0, 0.5), 2)) as evaluate:
+    with closing(evaluations(deadly_model(), 2)) as evaluate:
         values = evaluate(0, EIGHT, ignore)[:, -1]
         is_dead = (EIGHT[:, 0] > 0.0) & (EIGHT[:, 0] < 0.5)
         assert is_dead.sum() == 1
@@ -65,35 +63,31 @@ def test_a_place_that_ends_its_process_takes_no_other_along():
 def test_a_place_that_was_lost_stays_so_once_later_ones_were_chosen_without_it(tmp_path):
     pytest.importorskip("zarr")
     flag = tmp_path / "flag"
-    flag.touch()
-    with closing(evaluations(deadly_model(0.0, 0.5, flag), 2, tmp_path / "s", 16)) as evaluate:
-        before = evaluate(0, EIGHT, ignore)
-    flag.unlink()
-    with closing(evaluations(deadly_model(0.0, 0.5, flag), None, tmp_path / "s", 16)) as evaluate:
-        again = evaluate(0, EIGHT, ignore)[:, -1]
-        np.testing.assert_array_equal(again, -(EIGHT[:, 0] ** 2))
-    flag.touch()
-    with closing(evaluations(deadly_model(0.0, 0.5, flag), 2, tmp_path / "t", 16)) as evaluate:
-        evaluate(0, EIGHT, ignore)
-        evaluate(8, EIGHT - 3.0, ignore)
-    flag.unlink()
-    with closing(evaluations(deadly_model(0.0, 0.5, flag), None, tmp_path / "t", 16)) as evaluate:
-        np.testing.assert_array_equal(evaluate(0, EIGHT, ignore), before)
+
+    def run(store, executor, *batches):
+        """With workers that die, or here without them."""
+        flag.touch() if executor else flag.unlink()
+        with closing(evaluations(deadly_model(flag), executor, tmp_path / store, 16)) as evaluate:
+            found = [evaluate(first, places, ignore) for first, places in batches]
+        return found[0]
+
+    run("s", 2, (0, EIGHT))
+    np.testing.assert_array_equal(run("s", None, (0, EIGHT))[:, -1], -(EIGHT[:, 0] ** 2))
+    before = run("t", 2, (0, EIGHT), (8, EIGHT - 3.0))
+    np.testing.assert_array_equal(run("t", None, (0, EIGHT)), before)
 
 
 def test_places_that_failed_are_kept_in_a_store(tmp_path):
     pytest.importorskip("zarr")
     calls, added = [], [0.0]
 
-    @wrap_py([pt.dscalar], [pt.dvector])
     def squares(x):
         calls.append(x)
         if x > 1.0:
             raise RuntimeError("the solver gave up")
         return np.array([x, x**2 + added[0]])
 
-    with pm.Model() as model:
-        pm.Normal("y", squares(pm.Normal("x", -1.0, 0.1)), 1.0, observed=[0.1, 0.2])
+    model = data_around(lambda: black_box(squares)(pm.Normal("x", -1.0, 0.1)), [0.1, 0.2])
     for wanted in (8, 1):  # the best of a store is evaluated again, to see that the model is the same
         with closing(evaluations(model, None, tmp_path / "s")) as evaluate:
             before = len(calls)
@@ -107,7 +101,7 @@ def test_places_that_failed_are_kept_in_a_store(tmp_path):
         e.check_stored()
 
 
-def test_simulations_lose_nothing_else_to_calls_that_raise_and_a_worker_that_dies(tmp_path):
+def test_simulations_lose_nothing_else_to_calls_that_raise_and_a_worker_that_dies(tmp_path, recwarn):
     flag = tmp_path / "flag"
     flag.touch()
 
@@ -120,17 +114,15 @@ def test_simulations_lose_nothing_else_to_calls_that_raise_and_a_worker_that_die
             raise RuntimeError("the solver gave up")
         return rng.normal(theta, 1.0, size)
 
-    settings = {"draws": 300, "batch_size": 10, "random_seed": 1, "progressbar": False}
-    with abc_model(simulator=simulator, observed=np.ones(2)), warnings.catch_warnings(record=True) as said:
-        warnings.simplefilter("always")
-        found, alone = (pk.simulate(executor=executor, **settings) for executor in (2, None))
+    warnings.simplefilter("always")
+    with abc_model(simulator=simulator, observed=np.ones(2)):
+        found, alone = (pk.simulate(300, batch_size=10, executor=executor, **QUIET) for executor in (2, None))
     assert not flag.exists()
     assert found["prior_predictive"]["y"].equals(alone["prior_predictive"]["y"])
     stats = found["simulation_stats"].attrs
     assert stats["raised"] == alone["simulation_stats"].attrs["raised"] > 0
-    assert stats["worker_deaths"] == 1
-    assert stats["lost"] == 0
-    words = "; ".join(str(w.message) for w in said)
+    assert (stats["worker_deaths"], stats["lost"]) == (1, 0)
+    words = "; ".join(str(w.message) for w in recwarn)
     assert re.search(r"of 300 simulations .* failed.*the solver gave up.*A worker process died", words)
 
 
@@ -154,22 +146,22 @@ def test_estimates_under_threads_have_the_bits_of_a_serial_run():
         np.testing.assert_array_equal(evaluate(0, places, ignore), serial)
 
 
-def test_a_model_goes_with_its_simulations():
+def simulated():
     with abc_model() as model:
         for executor in (None, 1):
-            pk.simulate(4, batch_size=2, executor=executor, random_seed=1, progressbar=False)
-    gone = weakref.ref(model)
-    del model
-    gc.collect()
-    assert gone() is None
+            pk.simulate(4, batch_size=2, executor=executor, **QUIET)
+    return weakref.ref(model)
 
 
-@pytest.mark.slow
-def test_a_model_goes_with_what_was_learned(give_draws):
-    give_draws([0.8], [0.9])
+def learned():
     with noisy_model() as model, pytest.warns(UserWarning, match="should not be trusted"):
-        pk.sample_surrogate(10, evaluations=40, tolerance=0.0, random_seed=1, progressbar=False)
-    gone = weakref.ref(model)
-    del model
+        pk.sample_surrogate(10, evaluations=40, tolerance=0.0, **QUIET)
+    return weakref.ref(model)
+
+
+@pytest.mark.parametrize("run", [simulated, pytest.param(learned, marks=pytest.mark.slow)])
+def test_a_model_goes_with_its_simulations_and_what_was_learned(give_draws, run):
+    give_draws([0.8], [0.9])
+    gone = run()
     gc.collect()
     assert gone() is None

@@ -8,41 +8,30 @@ from scipy.stats import norm
 import pymc_kernel as pk
 from pymc_kernel.plugin.model import priors, unconstrained
 from pymc_kernel.plugin.model.priors import ModelPrior
-
-QUICK = {"random_seed": 1, "progressbar": False}
+from tests.plugin.parts import QUIET
 
 
 def model_of(calls=None):
+    def simulator(rng, x, scale, size):
+        calls.append(1)
+        return rng.normal(x, scale, 3)
+
+    data = {"observed": np.array([1.0, 2.0, 1.5])}
     with pm.Model() as model:
         x, scale = pm.Flat("x", shape=2), pm.HalfNormal("scale", 3.0)
         if calls is None:
-            pm.Normal("y", x[0] + x[1] ** 2, scale, observed=np.array([1.0, 2.0, 1.5]))
+            pm.Normal("y", x[0] + x[1] ** 2, scale, **data)
         else:
-
-            def simulator(rng, x, scale, size):
-                calls.append(1)
-                return rng.normal(x, scale, 3)
-
-            pm.Simulator("y", simulator, x[0], scale, observed=np.array([1.0, 2.0, 1.5]))
+            pm.Simulator("y", simulator, x[0], scale, **data)
     return model
 
 
-@pytest.mark.parametrize(
-    ("name", "settings"),
-    [
-        ("sample_smc", {"draws": 100, "chains": 1}),
-        ("sample_pmc", {"draws": 100}),
-        ("simulate", {"draws": 10}),
-        ("sample_kbr", {"num_simulations": 50}),
-        ("sample_abc", {"num_simulations": 50}),
-        ("sample_likelihood_free", {"num_simulations": 50}),
-    ],
-)
-def test_what_needs_draws_of_the_prior_says_so_before_any_work(name, settings):
-    calls = []
-    model = model_of() if name in ("sample_smc", "sample_pmc") else model_of(calls)
-    with model, pytest.raises(ValueError, match=r"the prior of 'x' cannot be drawn from: pm.Flat"):
-        getattr(pk, name)(**settings, **QUICK)
+@pytest.mark.parametrize("name", ["smc", "pmc", "kbr", "abc", "likelihood_free", "simulate"])
+def test_what_needs_draws_of_the_prior_says_so_before_any_work(name):
+    calls, call = [], getattr(pk, f"sample_{name}", pk.simulate)
+    settings = {"draws": 100} if name in ("smc", "pmc", "simulate") else {"num_simulations": 50}
+    with pytest.raises(ValueError, match=r"the prior of 'x' cannot be drawn from: pm.Flat"):
+        call(model=model_of(None if name in ("smc", "pmc") else calls), **settings, **QUIET)
     assert not calls
 
 
@@ -67,6 +56,5 @@ def test_a_prior_that_cannot_be_vectorized_is_compiled_once(monkeypatch):
 
 def test_a_start_of_ones_own_needs_no_draws_of_the_prior():
     start = np.random.default_rng(0).normal([1.0, 0.5, 0.0], 0.5, size=(200, 3))
-    with model_of():
-        idata = pk.sample_pmc(200, iterations=4, chains=1, start=start, **QUICK)
+    idata = pk.sample_pmc(200, iterations=4, chains=1, start=start, model=model_of(), **QUIET)
     assert np.isfinite(idata["posterior"]["x"]).all()

@@ -11,6 +11,7 @@ from pymc.sampling.mcmc import assign_step_methods
 
 import pymc_kernel as pk
 from tests.plugin.models import Ends
+from tests.plugin.parts import PLAIN, QUIET
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The effect of Potentials"),
@@ -21,12 +22,10 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Populations of particles"),
 ]
 
-QUIET = {"progressbar": False, "random_seed": 1}
-CHAINS = QUIET | {"chains": 2, "cores": 1, "compute_convergence_checks": False}
 SAMPLERS = {
-    "KernelHMC": lambda **k: pm.sample(40, tune=120, step=pk.KernelHMC(), **(CHAINS | k)),
-    "sample_khmc": lambda **k: pk.sample_khmc(40, tune=60, **(CHAINS | k)),
-    "sample_smc": lambda **k: pk.sample_smc(60, pk.ASMC, **(CHAINS | k)),
+    "KernelHMC": lambda **k: pm.sample(40, tune=120, step=pk.KernelHMC(), **(PLAIN | k)),
+    "sample_khmc": lambda **k: pk.sample_khmc(40, tune=60, **(PLAIN | k)),
+    "sample_smc": lambda **k: pk.sample_smc(60, pk.ASMC, **(PLAIN | k)),
     "sample_pmc": lambda **k: pk.sample_pmc(40, iterations=3, **(QUIET | k)),
     "sample_kbr": lambda **k: pk.sample_kbr(draws=40, chains=2, num_simulations=200, **(QUIET | k)),
     "sample_abc": lambda **k: pk.sample_abc(draws=40, chains=2, num_simulations=300, **(QUIET | k)),
@@ -40,12 +39,10 @@ def log_estimate(rng, mean, observed):
 
 
 def line(block=None):
-    """Return a line through data that may be exchanged, with coordinates and a quantity derived from it."""
+    """A line through data that may be exchanged, with coordinates and a quantity derived from it."""
     with pm.Model(coords={"place": ["a", "b", "c"]}) as model:
-        x = pm.Data("x", np.arange(3.0), dims="place")
-        y = pm.Data("y_data", LOGS, dims="place")
-        slope = pm.Normal("slope", 0.0, 2.0)
-        level = pm.Normal("level", 0.0, 2.0)
+        x, y = pm.Data("x", np.arange(3.0), dims="place"), pm.Data("y_data", LOGS, dims="place")
+        slope, level = pm.Normal("slope", 0.0, 2.0), pm.Normal("level", 0.0, 2.0)
         spread = pm.HalfNormal("spread", 1.0)
         mean = pm.Deterministic("mean", level + slope * x, dims="place")
         if block is None:
@@ -64,7 +61,7 @@ def changed(model):
 
 
 def layout(idata, without=()):
-    """Return what a run consists of: group -> variable -> dimensions, with the coordinates of the places."""
+    """What a run consists of: group -> variable -> dimensions, with the coordinates of the places."""
     found = {}
     for name in {"posterior", "observed_data", "constant_data"} & set(idata.children):
         for variable, values in idata[name].data_vars.items():
@@ -76,7 +73,7 @@ def layout(idata, without=()):
 @cache
 def twin():
     with changed(line()):
-        return layout(pm.sample(5, tune=5, step=pm.Metropolis(), **CHAINS))
+        return layout(pm.sample(5, tune=5, step=pm.Metropolis(), **PLAIN))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
@@ -102,50 +99,50 @@ def test_blocks_in_models_that_were_changed(name):
     assert float(idata["posterior"]["slope"].mean()) == pytest.approx(2.8, abs=0.8)
 
 
+def of_many(data, total_size=100):
+    with pm.Model() as model:
+        pm.Normal("y", pm.Normal("theta"), observed=data, total_size=total_size)
+    return model
+
+
+def of_a_minibatch():
+    return of_many(pm.Minibatch(np.arange(100.0), batch_size=10))
+
+
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_minibatches_are_refused(name):
-    with pm.Model():
-        theta = pm.Normal("theta")
-        pm.Normal("y", theta, observed=pm.Minibatch(np.arange(100.0), batch_size=10), total_size=100)
-        with pytest.raises(ValueError, match=r"pm\.Minibatch.* all the data"):
-            SAMPLERS[name]()
+    with of_a_minibatch(), pytest.raises(ValueError, match=r"pm\.Minibatch.* all the data"):
+        SAMPLERS[name]()
 
 
-def test_data_that_count_more_than_once_cannot_be_simulated():
-    with pm.Model():
-        theta = pm.Normal("theta")
-        pm.Normal("y", theta, observed=np.arange(10.0), total_size=100)
-        for run in (pk.sample_kbr, pk.sample_abc, pk.simulate):
-            with pytest.raises(ValueError, match=r"'y' has a total_size.* without total_size"):
-                run()
+@pytest.mark.parametrize("run", [pk.sample_kbr, pk.sample_abc, pk.simulate])
+def test_data_that_count_more_than_once_cannot_be_simulated(run):
+    with pytest.raises(ValueError, match=r"'y' has a total_size.* without total_size"):
+        run(model=of_many(np.arange(10.0)))
 
 
 def test_draws_of_a_minibatch_fit_are_not_checked_against_a_minibatch():
     """Nor are its data said to be others."""
-    with pm.Model() as model:
-        theta = pm.Normal("theta")
-        pm.Normal("y", theta, observed=pm.Minibatch(np.arange(100.0), batch_size=10), total_size=100)
     draws = az.from_dict({"posterior": {"theta": np.zeros((1, 20))}, "observed_data": {"y": np.arange(10.0)}})
     with pytest.raises(ValueError, match=r"with all the data, also to check draws of pm\.fit"):
-        pk.ksd_test(draws, model=model)
+        pk.ksd_test(draws, model=of_a_minibatch())
 
 
 def test_names_of_variables_traces_and_callbacks():
     """Of a sampler that hands its draws to ``pm.sample``."""
-    draws = []
+    draws, run = [], SAMPLERS["sample_khmc"]
     with line():
-        idata = SAMPLERS["sample_khmc"](var_names=["slope", "mean"], callback=lambda trace, draw: draws.append(draw))
-        assert list(idata["posterior"].data_vars) == ["slope", "mean"]
-        seen = [d.point["slope"] for d in draws if not d.tuning]
-        np.testing.assert_array_equal(idata["posterior"]["slope"].values.ravel(), seen)
+        idata = run(var_names=["slope", "mean"], callback=lambda trace, draw: draws.append(draw))
         with pytest.warns(FutureWarning, match="return_inferencedata"):
-            trace = SAMPLERS["sample_khmc"](return_inferencedata=False)
-    # The same draws, in PyMC's own container.
-    np.testing.assert_array_equal(trace.get_values("slope"), seen)
+            trace = run(return_inferencedata=False)
+    assert list(idata["posterior"].data_vars) == ["slope", "mean"]
+    seen = [d.point["slope"] for d in draws if not d.tuning]
+    np.testing.assert_array_equal(idata["posterior"]["slope"].values.ravel(), seen)
+    np.testing.assert_array_equal(trace.get_values("slope"), seen)  # the same draws, in PyMC's own container
 
 
 def interrupts():
-    """Return a callback that interrupts the second chain at its thirtieth draw."""
+    """A callback that interrupts the second chain at its thirtieth draw."""
     draws = count(1)
 
     def callback(trace, draw):
@@ -158,30 +155,26 @@ def interrupts():
 def test_an_interrupt_keeps_what_there_is():
     with line():
         idata = SAMPLERS["sample_khmc"](callback=interrupts())
-        of_pymc = pm.sample(40, tune=5, step=pm.Metropolis(), callback=interrupts(), **CHAINS)
+        of_pymc = pm.sample(40, tune=5, step=pm.Metropolis(), callback=interrupts(), **PLAIN)
     assert idata["posterior"].sizes == of_pymc["posterior"].sizes
 
 
 def test_an_interrupt_of_simulations_keeps_what_there_is():
+    given = {"observed": np.ones(3), "summary": np.mean, "epsilon": 0.3}
     with pm.Model():
-        theta = pm.Normal("theta", 0.0, 2.0)
-        block = {"observed": np.ones(3), "summary": np.mean, "epsilon": 0.3}
-        pk.KernelABC("y", Ends(150, KeyboardInterrupt, 1.0), theta, **block)
+        pk.KernelABC("y", Ends(150, KeyboardInterrupt, 1.0), pm.Normal("theta", 0.0, 2.0), **given)
         with pytest.warns(UserWarning, match="interrupted: what is finished"):
             idata = SAMPLERS["sample_abc"]()
     assert 100 < idata["prior"].sizes["draw"] < 150
     assert float(idata["posterior"]["theta"].mean()) == pytest.approx(0.9, abs=0.5)
 
 
-def test_an_interrupt_while_tuning_is_one():
-    def log_likelihood(rng, theta, observed):
-        raise KeyboardInterrupt
-
+@pytest.mark.parametrize("name", ["sample_khmc", "sample_smc", "sample_pmc"])
+def test_an_interrupt_while_tuning_is_one(name):
     with pm.Model():
-        pk.EstimatedLikelihood("y", log_likelihood, pm.Normal("theta"), observed=np.ones(3))
-        for name in ("sample_khmc", "sample_smc", "sample_pmc"):
-            with pytest.raises(KeyboardInterrupt):
-                SAMPLERS[name]()
+        pk.EstimatedLikelihood("y", Ends(1, KeyboardInterrupt), pm.Normal("theta"), observed=np.ones(3))
+        with pytest.raises(KeyboardInterrupt):
+            SAMPLERS[name]()
 
 
 @pytest.mark.parametrize(

@@ -4,13 +4,13 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor import wrap_py
 from pytensor.link.numba.linker import NumbaLinker
 from pytensor.tensor.elemwise import Elemwise
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.chains import density_and_gradient
 from pymc_kernel.plugin.model import interpreter
+from tests.plugin.parts import QUIET, black_box, data_around
 
 X = np.concatenate([np.random.default_rng(1).normal(0.0, 20.0, 300), [0.0, -1e300, 1e300, -1e-20, np.inf, -np.inf]])
 EXPRESSIONS = {
@@ -26,14 +26,11 @@ EXPRESSIONS = {
 @pytest.mark.parametrize("mode", ["QUICK", "STABLE"])
 @pytest.mark.parametrize("name", EXPRESSIONS)
 def test_numpy_functions_are_those_of_the_interpreter(name, mode):
-    x = pt.vector("x")
+    x, single = pt.vector("x"), pt.fvector("x")
     theirs = pytensor.function([x], EXPRESSIONS[name](x), mode="FAST_COMPILE")
-    ours = pytensor.function([x], EXPRESSIONS[name](x), mode=getattr(interpreter, mode))
-    values = np.append(X, np.nan)
+    ours, one = (pytensor.function([v], EXPRESSIONS[name](v), mode=getattr(interpreter, mode)) for v in (x, single))
+    values, some = np.append(X, np.nan), X[:300].astype(np.float32)
     np.testing.assert_allclose(ours(values), theirs(values), rtol=1e-14)
-    single = pt.fvector("x")
-    one = pytensor.function([single], EXPRESSIONS[name](single), mode=getattr(interpreter, mode))
-    some = X[:300].astype(np.float32)
     np.testing.assert_allclose(one(some), theirs(some.astype(float)), rtol=3e-6)
 
 
@@ -75,9 +72,7 @@ def reordered(monkeypatch):
 
 def test_machine_code_adds_in_order(reordered):
     """Else a second process, whose parts come from a cache, has other bits, and so other draws."""
-    with pm.Model() as model:
-        x = pm.Normal("x", shape=3)
-        pm.Normal("y", x.sum(), 1.0, observed=1.0)
+    model = data_around(lambda: pm.Normal("x", shape=3).sum(), 1.0)
     before = pytensor.config.numba__fastmath
     with pytensor.config.change_flags(mode="NUMBA"):
         density_and_gradient(model, tempered=True)
@@ -90,11 +85,8 @@ def test_machine_code_adds_in_order(reordered):
 @pytest.mark.slow
 @pytest.mark.parametrize("call", ["sample_surrogate", "sample_khmc", "sample_smc", "sample_pmc"])
 def test_no_call_compiles_sums_in_another_order(call, reordered):
-    with pm.Model():
-        x = pm.Normal("x", shape=2)
-        level = wrap_py([pt.dvector], [pt.dvector])(np.tanh)(x)
-        pm.Normal("y", level, 1.0, observed=[0.4, -0.2])
-        size = {"sample_surrogate": {"evaluations": 40}, "sample_khmc": {"draws": 50}}.get(call, {"draws": 1000})
-        getattr(pk, call)(**size, random_seed=1, progressbar=False)
+    model = data_around(lambda: black_box(np.tanh, "v")(pm.Normal("x", shape=2)), [0.4, -0.2])
+    size = {"sample_surrogate": {"evaluations": 40}, "sample_khmc": {"draws": 50}}.get(call, {"draws": 1000})
+    getattr(pk, call)(model=model, **size, **QUIET)
     assert reordered
     assert not any(reordered)

@@ -11,6 +11,7 @@ import pymc_kernel as pk
 from pymc_kernel.embeddings import KernelBayesRule, OriginalBayesRule
 from pymc_kernel.kernels import FeatureKernel
 from pymc_kernel.plugin.simulation.pairs import simulated_pairs
+from tests.plugin.parts import check_moments, data_around
 
 QUIET = {"progressbar": False, "random_seed": 3}
 
@@ -29,39 +30,34 @@ def test_posterior_of_a_normal_model():
     theta = idata["posterior"]["theta"]
     assert theta.sizes == {"chain": 16, "draw": 500}
     # Learned from 1,000 simulations: the mean is off by about .02, the spread by a few per cent.
-    assert float(theta.mean()) == pytest.approx(0.8, abs=0.06)
-    assert float(theta.std()) == pytest.approx(np.sqrt(0.2), rel=0.12)
+    check_moments(theta, 0.8, np.sqrt(0.2), 0.06 / np.sqrt(0.2), 0.12)
     np.testing.assert_allclose(idata["posterior"]["twice"], 2 * theta)
-    assert idata["kernel_weights"].sizes["simulation"] == 1000
-    stats = idata["sample_stats"]
+    weights, stats = idata["kernel_weights"], idata["sample_stats"]
+    assert weights.sizes["simulation"] == 1000
+    assert float(weights["weight"].sum()) == pytest.approx(1.0)
     assert float(stats["typicality"]) > 0.1
-    assert float(idata["kernel_weights"]["weight"].sum()) == pytest.approx(1.0)
     assert float(stats["num_effective"]) > 30
 
 
 def test_same_seed_same_draws_and_simulations_can_be_kept():
     model = normal_model()
-    simulations = pm.sample_prior_predictive(250, model=model, random_seed=1)
-    first = pk.sample_kbr(simulations=simulations, model=model, draws=50, **QUIET)
-    again = pk.sample_kbr(simulations=simulations, model=model, draws=50, **QUIET)
-    xr.testing.assert_equal(first["posterior"].to_dataset(), again["posterior"].to_dataset())
+    settings = {"model": model, "draws": 50} | QUIET
+    settings["simulations"] = pm.sample_prior_predictive(250, model=model, random_seed=1)
+    first, again = (pk.sample_kbr(**settings)["posterior"].to_dataset() for _ in range(2))
+    xr.testing.assert_equal(first, again)
 
 
 @pytest.mark.long
 def test_summary_makes_long_data_short():
     """A posterior of a fortieth of the prior: too wide from 1,000 simulations, which is said."""
-    rng = np.random.default_rng(0)
+    data = np.random.default_rng(0).normal(1.0, 0.7, 200)
+    settings = QUIET | {"num_simulations": 1000, "draws": 250, "summary": lambda y: [y.mean(), np.log(y.std())]}
     with pm.Model():
-        mu = pm.Normal("mu", 0, 2)
-        sigma = pm.HalfNormal("sigma", 2)
-        pm.Normal("y", mu, sigma, observed=rng.normal(1.0, 0.7, 200))
+        pm.Normal("y", pm.Normal("mu", 0, 2), pm.HalfNormal("sigma", 2), observed=data)
         with pytest.warns(UserWarning, match=r"has a standard deviation 0\.\d+ times as large"):
-            idata = pk.sample_kbr(
-                num_simulations=1000, summary=lambda y: [y.mean(), np.log(y.std())], draws=250, **QUIET
-            )
-    posterior = idata["posterior"]
-    assert float(posterior["mu"].mean()) == pytest.approx(1.0, abs=0.15)
-    assert float(posterior["sigma"].mean()) == pytest.approx(0.7, abs=0.15)
+            posterior = pk.sample_kbr(**settings)["posterior"]
+    means = [float(posterior[name].mean()) for name in ("mu", "sigma")]
+    assert means == pytest.approx([1.0, 0.7], abs=0.15)
 
 
 @pytest.mark.long
@@ -79,32 +75,30 @@ def test_failures_that_depend_on_the_parameter_are_evidence():
         theta = pm.Normal("theta", 0, 1)
         pm.CustomDist("y", theta, np.zeros(1), random=simulate, signature="(),(one)->(one)", observed=np.zeros(1))
         with pytest.warns(UserWarning, match="NaN or infinite"):
-            idata = pk.sample_kbr(num_simulations=2000, draws=250, **QUIET)
-    draws = idata["posterior"]["theta"]
+            draws = pk.sample_kbr(num_simulations=2000, draws=250, **QUIET)["posterior"]["theta"]
     assert float(draws.mean()) == pytest.approx(-0.46, abs=0.12)
     assert float((draws > 0).mean()) < 0.25
 
 
 @pytest.mark.long
 def test_a_rule_of_ones_own_answers_other_observations():
-    settings = KernelBayesRule(num_basis=100)
-    _, rule = pk.sample_kbr(
-        model=normal_model(), num_simulations=1000, draws=50, estimator=settings, return_fitted=True, **QUIET
-    )
-    assert rule.settings == settings
+    own = {"estimator": KernelBayesRule(num_basis=100), "return_fitted": True} | QUIET
+    _, rule = pk.sample_kbr(model=normal_model(), num_simulations=1000, draws=50, **own)
+    assert rule.settings == own["estimator"]
     np.testing.assert_allclose(rule.mean([[-1.0], [0.0]])[:, 0], [-0.8, 0.0], atol=0.1)
 
 
-def test_mistakes_are_named():
-    model = normal_model()
-    with pytest.raises(ValueError, match="sample_kbr needs estimator=KernelBayesRule"):
-        pk.sample_kbr(model=model, estimator=OriginalBayesRule())
-    with pm.Model() as counted:
-        pm.Normal("y", pm.Poisson("k", 5), 0.3, observed=6.0)
-    with pytest.raises(ValueError, match="continuous parameters only"):
-        pk.sample_kbr(model=counted)
-    with pytest.raises(ValueError, match="no group prior_predictive"):
-        pk.sample_kbr(simulations=xr.DataTree.from_dict({"prior": xr.Dataset()}), model=model)
+@pytest.mark.parametrize(
+    ("settings", "match"),
+    [
+        ({"estimator": OriginalBayesRule()}, "sample_kbr needs estimator=KernelBayesRule"),
+        ({"model": data_around(lambda: pm.Poisson("k", 5), 6.0)}, "continuous parameters only"),
+        ({"simulations": xr.DataTree.from_dict({"prior": xr.Dataset()})}, "no group prior_predictive"),
+    ],
+)
+def test_mistakes_are_named(settings, match):
+    with pytest.raises(ValueError, match=match):
+        pk.sample_kbr(**({"model": normal_model()} | settings))
 
 
 @pytest.mark.long
@@ -131,12 +125,11 @@ def test_learned_features_find_what_matters():
 @pytest.mark.long
 def test_information_that_is_lost_is_said():
     """The spread of eight normal numbers, given as they are: a regression on them does not see their squares."""
-    with pm.Model():
+    words = r"a likelihood learned from the same simulations .* sample_likelihood_free"
+    with pm.Model() as model:
         pm.Normal("y", 0.0, pm.LogNormal("scale", 0.0, 1.0), observed=np.linspace(-0.1, 0.1, 8))
-        with pytest.warns(
-            UserWarning, match=r"a likelihood learned from the same simulations .* sample_likelihood_free"
-        ):
-            idata = pk.sample_kbr(num_simulations=1500, draws=250, **QUIET)
+    with pytest.warns(UserWarning, match=words):
+        idata = pk.sample_kbr(num_simulations=1500, draws=250, model=model, **QUIET)
     # By quadrature: mean -2.457 and standard deviation .308 of the logarithm, which the opinion knows.
     opinion = idata["sample_stats"].to_dataset()
     log_scale = np.log(idata["posterior"]["scale"])
@@ -163,23 +156,18 @@ def test_draws_beside_a_thin_posterior_are_said():
 
 @pytest.mark.long
 def test_a_warning_proposes_to_summarize_long_raw_data():
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("theta"), 1.0, observed=np.linspace(-1.0, 1.0, 30))
+    settings = {"model": data_around(lambda: pm.Normal("theta"), np.linspace(-1.0, 1.0, 30))} | QUIET
     proposal = r"should not be trusted.*Take a summary= of the 30 numbers that the data are, more simulations"
-    with pytest.warns(UserWarning, match=proposal):
-        pk.sample_kbr(model=model, num_simulations=25, draws=20, **QUIET)
-    with pytest.warns(UserWarning, match=r"Take more simulations.*sample_likelihood_free"):
-        pk.sample_kbr(model=model, num_simulations=25, summary=np.mean, draws=20, **QUIET)
+    for summary, words in ((None, proposal), (np.mean, r"Take more simulations.*sample_likelihood_free")):
+        with pytest.warns(UserWarning, match=words):
+            pk.sample_kbr(num_simulations=25, draws=20, summary=summary, **settings)
 
 
-@pytest.mark.parametrize(
-    ("sum_stat", "summary"),
-    [
-        ("mean", np.mean),
-        (lambda y: np.quantile(y, [0.1, 0.9]), lambda y: np.quantile(y, [0.1, 0.9])),
-        ("identity", None),
-    ],
-)
+def quantiles(y):
+    return np.quantile(y, [0.1, 0.9])
+
+
+@pytest.mark.parametrize(("sum_stat", "summary"), [("mean", np.mean), (quantiles, quantiles), ("identity", None)])
 def test_the_sum_stat_of_a_simulator_is_its_summary(sum_stat, summary):
     def compared(own, given):
         with pm.Model() as model:
@@ -193,28 +181,25 @@ def test_the_sum_stat_of_a_simulator_is_its_summary(sum_stat, summary):
 
 @pytest.mark.parametrize("sample", [pk.sample_kbr, pk.sample_abc])
 def test_simulations_must_be_a_datatree(sample):
-    with pm.Model() as model:
-        pm.Normal("y", pm.Normal("theta"), observed=1.0)
     with pytest.raises(TypeError, match=r"must be the DataTree .* got Dataset; without it"):
-        sample(simulations=xr.Dataset(), model=model)
+        sample(simulations=xr.Dataset(), model=normal_model())
     assert list(inspect.signature(sample).parameters)[:3] == ["draws", "chains", "simulations"]
 
 
 @pytest.mark.parametrize("sample", [pk.sample_kbr, pk.sample_abc])
-def test_warnings_point_to_the_caller(sample):
+def test_warnings_point_to_the_caller(sample, recwarn):
     """Of data that no simulation is like, of a potential and of simulations that failed."""
 
     def fails_in_part(rng, theta, size):
         return np.nan if theta > 0.0 else rng.normal(theta)
 
-    with pm.Model() as model:
+    with pm.Model():
         theta = pm.Normal("theta")
         pm.Potential("told", -(theta**2))
         pk.KernelABC("y", fails_in_part, theta, observed=50.0, epsilon=1.0)
-    with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", UserWarning)
-        sample(num_simulations=300, chains=1, draws=10, model=model, random_seed=1, progressbar=False)
-    assert {one.filename for one in said} == {__file__}
-    assert len(said) == 3
+        sample(num_simulations=300, chains=1, draws=10, random_seed=1, progressbar=False)
+    assert {one.filename for one in recwarn} == {__file__}
+    assert len(recwarn) == 3
     for words in ("told", r"\(\d+ %\) gave NaN", "edge of what the model simulates"):
-        assert sum(bool(re.search(words, str(one.message))) for one in said) == 1
+        assert sum(bool(re.search(words, str(one.message))) for one in recwarn) == 1

@@ -1,0 +1,103 @@
+"""What chains say of themselves: calls that raised, and surrogates that are not used or miss a part."""
+
+import warnings
+from unittest import mock
+
+import numpy as np
+import pymc as pm
+import pytest
+
+import pymc_kernel as pk
+from pymc_kernel.errors import NonFiniteStartError
+from pymc_kernel.mcmc import kernel_hmc
+from pymc_kernel.mcmc.chain_checks import Coverage
+from pymc_kernel.plugin.samplers import chain_warnings
+from tests.plugin.parts import PLAIN, black_box
+
+
+def raising_above(limit):
+    def box(x):
+        if float(x) > limit:
+            raise RuntimeError("no steady state")
+        return np.array(-0.5 * float(x) ** 2)
+
+    with pm.Model() as model:
+        pm.Potential("box", black_box(box, "s", "s")(pm.Normal("theta", 0.0, 10.0)))
+    return model
+
+
+@pytest.mark.parametrize(("limit", "is_said"), [(1.0, True), (20.0, False)])
+@pytest.mark.long
+def test_calls_that_raise_are_counted_and_said_where_they_are_more_than_a_few(limit, is_said, recwarn):
+    with raising_above(limit):
+        idata = pk.sample_khmc(400, tune=200, **(PLAIN | {"chains": 4}))
+    stats = idata["sample_stats"]
+    # The prior reaches further than the posterior, so that some of the twenty draws for a start raise in any case.
+    assert stats.attrs["tuning_raised"] > 0
+    assert (int(stats["raised"].sum()) > 0) == is_said
+    said = [str(w.message) for w in recwarn if "raised an error" in str(w.message)]
+    assert len(said) == is_said
+    assert all(f"{int(stats['raised'].sum())} calls" in m and "RuntimeError: no steady state" in m for m in said)
+    assert float(idata["posterior"]["theta"].max()) < limit
+
+
+def test_a_step_of_pymc_s_sampler_says_once_a_chain_that_calls_raised(caplog):
+    with raising_above(1.0):
+        pm.sample(300, tune=200, step=pk.KernelHMC(), **(PLAIN | {"chains": 1}))
+    assert caplog.text.count("RuntimeError: no steady state") == 1
+
+
+def test_a_black_box_that_always_fails_is_said_with_its_error():
+    with raising_above(-np.inf):
+        step = pk.AdaptiveMetropolis()
+        step.setup_chain(np.random.default_rng(1), 100, 10)
+        with pytest.raises(NonFiniteStartError, match="RuntimeError: no steady state"):
+            step.step({"theta": np.array(0.0)})
+
+
+def said_of_chains(words, caplog):
+    """Messages with such words: those that two chains of a step log, and of two chains that learn together."""
+    with pm.Model(), warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        pm.Normal("x")
+        pm.sample(60, tune=120, step=pk.KernelHMC(), **PLAIN)
+        logged, found = [r.message for r in caplog.records if words in r.message], len(caught)
+        caplog.clear()
+        pk.sample_khmc(60, tune=120, **PLAIN)
+    assert words not in caplog.text
+    return logged, [str(w.message) for w in caught[found:] if words in str(w.message)]
+
+
+@pytest.mark.parametrize(("outside", "is_said"), [(0.05, True), (0.015, False)])
+def test_a_surrogate_that_does_not_cover_the_posterior_is_reported_at_the_end(outside, is_said, caplog, monkeypatch):
+    judge = mock.Mock(return_value=Coverage(outside, 0.01, 3.0))
+    monkeypatch.setattr(chain_warnings, "coverage_of", judge)
+    by_steps, together = said_of_chains("likely to be missing", caplog)
+    assert (len(by_steps), len(together)) == (2 * is_said, is_said)
+    assert all("20 times" in message for message in by_steps)
+    judged = [call.args[0] for call in judge.call_args_list]
+    assert [x.size for x in judged] == [60, 60, 2 * 60]
+    assert np.isfinite(judged[2]).all()
+
+
+@pytest.mark.parametrize("is_dropped", [True, False])
+def test_a_surrogate_that_is_not_used_is_announced(is_dropped, caplog, monkeypatch):
+    monkeypatch.setattr(kernel_hmc, "is_dropped", lambda state: is_dropped)
+    by_steps, together = said_of_chains("the surrogate is not used", caplog)
+    assert len(by_steps) == 2 * is_dropped
+    assert [words[:38] for words in together] == ["sample_khmc: the surrogate is not used"] * is_dropped
+
+
+@pytest.mark.long
+def test_chains_on_a_ridge_whose_ends_they_have_not_reached_say_so(caplog):
+    """The first coordinate has a standard deviation of 100; chains that begin near zero do not get there."""
+    run = PLAIN | {"tune": 300, "chains": 1, "initvals": {"x": [0.0, 0.0]}}
+    with pm.Model():
+        x = pm.Flat("x", shape=2)
+        # A cube, which no coordinates of kernel HMC straighten.
+        pm.Potential("ridge", -0.5 * ((x[0] / 100.0) ** 2 + (x[1] - 0.001 * x[0] ** 3) ** 2))
+        pm.sample(500, step=pk.KernelHMC(), **run)
+        assert caplog.text.count("end where the posterior goes on") == 1
+        with pytest.warns(UserWarning, match=r"end where the posterior goes on, at .*x\[0\] = "):
+            idata = pk.sample_khmc(500, **run)
+    assert idata["sample_stats"].attrs["check_evaluations"] >= 64 * 3
