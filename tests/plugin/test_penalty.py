@@ -17,7 +17,7 @@ from pymc_kernel.plugin.emulation.model_graph import with_silent_potential
 from pymc_kernel.plugin.emulation.penalty import arrays_of_bound, filled_up, of_rows, relative_errors
 from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
-from tests.emulation.test_variance_bound import value_at
+from tests.emulation.test_estimates import value_at
 from tests.plugin.models import add_places
 
 pytestmark = pytest.mark.usefixtures("no_gradients")

@@ -56,7 +56,9 @@ class Selection:
             kind = type(self.data).__name__
             raise TypeError(f"{kind} is an approximation: give draws of it, as in pm.fit(...).sample(1000).")
         if isinstance(self.data, np.ndarray) and self.data.ndim == 2 and len(self.data) > self.data.shape[1]:
-            raise ValueError(f"an array of draws is (chain, draw, d), got {self.data.shape}: one chain is draws[None].")
+            raise ValueError(
+                f"an array of draws is (chain, draw, d), got {self.data.shape}; for one, give draws[None]."
+            )
         self.data = az.convert_to_datatree(self.data)
         if self.group not in self.data.children:
             names = ", ".join(self.data.children)
