@@ -82,7 +82,7 @@ def test_all_ways_of_writing_subjects_come_to_the_same(way):
         pytest.param("mm", lambda p: np.cumsum(p, axis=1), (3, 2, 2, 1), 2, id="rows"),
         pytest.param("mm", lambda p: p + np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), 2, id="functions_of_their_own"),
         pytest.param("mm", lambda p: p * np.array([[1.0], [2.0], [3.0]]), (3, 2, 2, 3), 2, id="alike_at_zero"),
-        pytest.param("vm", lambda p: np.outer(np.exp(p), [1.0, 2.0, 3.0]) * p.sum(), (1, 3, 9, 1), 3, id="outer"),
+        pytest.param("vm", lambda p: np.outer(p, [1.0, 2.0, 3.0]) * p.sum(), (1, 3, 9, 1), 3, id="outer"),
         pytest.param("vv", lambda p: np.cumsum(p), (1, 3, 3, 1), 3, id="vector"),
     ],
 )

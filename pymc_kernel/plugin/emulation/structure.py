@@ -90,7 +90,8 @@ def unknown_of(model: pm.Model, rng: np.random.Generator, only_parts: bool = Fal
     _refuse(model, boxes)
     true = TrueModel(model, boxes, rng)
     first, others = true.learn_shapes(first_places(model, ModelPrior(model), None, STARTS_TRIED, rng))
-    calls = [rows_of(*given) for given in zip(boxes, first.inputs, first.outputs, others.inputs, strict=True)]
+    # From the place that is a draw: at an initial point of zeros, products with another row's input hide it.
+    calls = [rows_of(*given) for given in zip(boxes, others.inputs, others.outputs, first.inputs, strict=True)]
     return Unknown(true, calls, parts_of(calls))
 
 
