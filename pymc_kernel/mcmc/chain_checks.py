@@ -113,7 +113,7 @@ _ENDS = (1.0 / 3.0, 0.1)
 _SHIFT = 2.0  # mean excesses of an end, beyond which an exponential tail has a seventh of it
 _NUM_SHIFTED = 16  # draws for each end and map
 NUM_JUDGED = 64  # others, for an end that seems open by these
-_OPEN = 3.0  # standard errors, which right draws have at one end of eight in one of a hundred cases
+_OPEN = 3.0  # standard errors, that right draws have in one of a hundred cases, at one of eight ends
 
 
 class OpenEnd(NamedTuple):
@@ -124,25 +124,39 @@ class OpenEnd(NamedTuple):
     missing: float  # mass that the density has beyond, by more than the draws have there
 
 
+class _Tail(NamedTuple):
+    """What lies beyond one end."""
+
+    end: OpenEnd
+    expected: float  # stays at the end that should go far
+    told: float  # that do
+    variance: float  # of the first, as it is estimated
+
+
 def open_ends(
     rng: np.random.Generator, draws: np.ndarray, log_densities: np.ndarray, log_density: LogDensity
 ) -> list[OpenEnd]:
     """Return the ends of the draws (chain, draw, d), in order, beyond which the exact density has more mass than they.
 
     Draws of an end are shifted outward. The mean ratio of densities gives the mass where they land, and as many draws
-    should lie that far out. 256 evaluations of a position (d,), or 64 d if these are fewer; up to 128 more for an end
-    that seems open by these. With fewer than 60 draws in all there is no end to judge.
+    should lie that far out: at one of both ends of a coordinate, or at both together. 256 evaluations of a position
+    (d,), or 64 d if these are fewer; up to 256 more for a coordinate whose ends seem open by these. With fewer than 60
+    draws in all there is no end to judge.
     """
     # The expected squared jump over twice the variance: one minus the autocorrelation.
     variances = draws.var(axis=(0, 1))
     jumps = (np.diff(draws, axis=1) ** 2).mean(axis=(0, 1)) / np.where(variances > 0.0, 2.0 * variances, np.inf)
     num_chains, draws, log_densities = len(draws), draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
 
-    def missing_beyond(j, sign, share, size):
-        """Return the missing mass in standard errors, itself, and where the draws end."""
+    def tails(j, share, size):
+        """Return the upper and lower tail of a coordinate, and both, as far as there are ends to judge."""
+        found = [one for sign in (1, -1) if (one := tail_beyond(j, sign, share, size))]
+        return [*([one] for one in found), found]
+
+    def tail_beyond(j, sign, share, size):
         shifted = beyond_end(rng, draws, j, sign, share, size)
         if shifted is None:
-            return 0.0, 0.0, np.nan
+            return None
         excesses, rows, places = shifted
         values = np.array([log_density(place) for place in places])
         # Each ratio cut off at one: a lower bound of the mass, as a share of the end's.
@@ -150,23 +164,28 @@ def open_ends(
         mass, beyond = ratios.mean(), (excesses >= _SHIFT).mean() / share
         # Draws of one stay at an end count as one. Of so many, those that go far are about Poisson distributed.
         is_in = np.pad((excesses >= 0.0).reshape(num_chains, -1), ((0, 0), (1, 0)))
-        expected, told = (is_in[:, 1:] & ~is_in[:, :-1]).sum() * np.array([mass, beyond])
-        if not told < expected:
-            return 0.0, 0.0, np.nan
-        errors = math.sqrt(2.0 * (expected - told + xlogy(told, told / expected)))  # the deviance
+        num_stays = (is_in[:, 1:] & ~is_in[:, :-1]).sum()
         # Draws are stratified along the end: neighbors differ by twice the variance within a stratum.
-        errors /= math.sqrt(1.0 + expected * (np.diff(ratios / mass) ** 2).mean() / (2.0 * size))
-        return errors, share * (mass - beyond), float(draws[excesses.argmax(), j])
+        variance = num_stays**2 * (np.diff(ratios) ** 2).mean() / (2.0 * size)
+        end = OpenEnd(int(j), float(draws[excesses.argmax(), j]), share * (mass - beyond))
+        return _Tail(end, num_stays * mass, num_stays * beyond, variance)
 
     found = []
     for j in np.argsort(jumps)[:NUM_COORDINATES]:
-        for sign in (1, -1):
-            seem_open = [s for s in _ENDS if missing_beyond(j, sign, s, _NUM_SHIFTED)[0] > 1.0]
-            judged = [missing_beyond(j, sign, share, NUM_JUDGED) for share in seem_open]
-            errors, missing, end = max(judged, default=(0.0, 0.0, np.nan))
-            if errors > _OPEN:
-                found.append(OpenEnd(int(j), end, missing))
+        seem_open = [share for share in _ENDS if any(_errors(some) > 1.0 for some in tails(j, share, _NUM_SHIFTED))]
+        judged = [some for share in seem_open for some in tails(j, share, NUM_JUDGED) if _errors(some) > _OPEN]
+        ends = sorted(tail.end for some in judged for tail in some if tail.end.missing > 0.0)
+        found += {end.end: end for end in ends}.values()  # of one end the one that misses most
     return found
+
+
+def _errors(tails):
+    """Return how many standard errors less is told than expected: the signed root of a deviance."""
+    expected, told, variance = np.sum([tail[1:] for tail in tails] or [[0.0] * 3], axis=0)
+    if told >= expected:
+        return 0.0
+    deviance = 2.0 * (expected - told + xlogy(told, told / expected))
+    return math.sqrt(deviance / (1.0 + variance / expected))
 
 
 def beyond_end(

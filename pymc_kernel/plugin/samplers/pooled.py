@@ -28,7 +28,6 @@ from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, nor
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.samplers.surrogate import initvals_at
-from pymc_kernel.plugin.samplers.transition_step import NUM_VISITED
 from pymc_kernel.plugin.warn import report, warn_user
 
 _ENOUGH = 0.2  # distance at which an emulated model is good enough: at least six of ten proposals are accepted
@@ -214,8 +213,7 @@ def _say(model, step, idata, rng):
     words = [raised_warning(int(raised.sum()), weights.size, step.density.error), missing_mass_warning(weights.ravel())]
     posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
     if {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
-        every = slice(None, None, max(1, posterior.sizes["draw"] // NUM_VISITED))
-        draws, levels = unconstrained_draws(posterior.isel(draw=every), model), stats["lp"].values[:, every]
+        draws, levels = unconstrained_draws(posterior, model), stats["lp"].values
         if np.isfinite(draws).all():  # rounding may have put a draw at a bound
             words.append(step.open_end_warning(draws, levels, rng))
             if normal_blocks(model):

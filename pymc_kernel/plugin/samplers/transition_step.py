@@ -24,7 +24,7 @@ from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_
 from pymc_kernel.plugin.reports.likelihood_checks import normality_warning
 from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
 
-NUM_VISITED = 500  # draws kept for the checks at the end of a chain, such as whether it missed a known point
+_NUM_VISITED = 500  # draws kept for the checks at the end of a chain, such as whether it missed a known point
 _SEARCH_SHARE = 0.1  # of the tuning draws: evaluations of candidates for a start, and of climbs from them to modes
 _NO_FIT = "The proposals do not fit the posterior there: tune longer, or reparametrize."
 
@@ -143,7 +143,7 @@ class TransitionStep(ArrayStepShared):
         if not self.tune:
             self.raised += raised
             self.log_weights.append(getattr(info, "log_weight", math.nan))
-            if self.draw % max(1, self.num_draws // NUM_VISITED) == 0:
+            if self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
                 self.visited.append((state.position, state.log_density, self.density.simulated))
         position = state.position.astype(q0.data.dtype, copy=False)
         self.returned = position.tobytes(), self._now
