@@ -128,8 +128,8 @@ class _Tail(NamedTuple):
     """What lies beyond one end."""
 
     end: OpenEnd
-    expected: float  # stays at the end that should go far
-    told: float  # that do
+    expected: float  # effective draws that should be there
+    told: float  # that are
     variance: float  # of the first, as it is estimated
 
 
@@ -143,10 +143,11 @@ def open_ends(
     (d,), or 64 d if these are fewer; up to 256 more for a coordinate whose ends seem open by these. With fewer than 60
     draws in all there is no end to judge.
     """
-    # The expected squared jump over twice the variance: one minus the autocorrelation.
+    # The expected squared jump over twice the variance: one minus the autocorrelation, which gives effective sizes.
     variances = draws.var(axis=(0, 1))
     jumps = (np.diff(draws, axis=1) ** 2).mean(axis=(0, 1)) / np.where(variances > 0.0, 2.0 * variances, np.inf)
-    num_chains, draws, log_densities = len(draws), draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
+    draws, log_densities = draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
+    sizes = len(draws) * np.minimum(jumps / (2.0 - np.minimum(jumps, 1.0)), 1.0)
 
     def tails(j, share, size):
         """Return the upper and lower tail of a coordinate, and both, as far as there are ends to judge."""
@@ -162,13 +163,11 @@ def open_ends(
         # Each ratio cut off at one: a lower bound of the mass, as a share of the end's.
         ratios = np.exp(np.minimum(values - log_densities[rows], 0.0))
         mass, beyond = ratios.mean(), (excesses >= _SHIFT).mean() / share
-        # Draws of one stay at an end count as one. Of so many, those that go far are about Poisson distributed.
-        is_in = np.pad((excesses >= 0.0).reshape(num_chains, -1), ((0, 0), (1, 0)))
-        num_stays = (is_in[:, 1:] & ~is_in[:, :-1]).sum()
+        size_there = sizes[j] * share  # effective draws, of which those that go far are about Poisson distributed
         # Draws are stratified along the end: neighbors differ by twice the variance within a stratum.
-        variance = num_stays**2 * (np.diff(ratios) ** 2).mean() / (2.0 * size)
+        variance = size_there**2 * (np.diff(ratios) ** 2).mean() / (2.0 * size)
         end = OpenEnd(int(j), float(draws[excesses.argmax(), j]), share * (mass - beyond))
-        return _Tail(end, num_stays * mass, num_stays * beyond, variance)
+        return _Tail(end, size_there * mass, size_there * beyond, variance)
 
     found = []
     for j in np.argsort(jumps)[:NUM_COORDINATES]:
