@@ -111,8 +111,9 @@ _FEWEST_AT_END = 20  # draws, for a mean excess to a quarter
 # small one alone.
 _ENDS = (1.0 / 3.0, 0.1)
 _SHIFT = 2.0  # mean excesses of an end, beyond which an exponential tail has a seventh of it
-_NUM_SHIFTED = (16, 64, 256)  # draws of each end: others, and more, as long as they say that it seems open
-_OPEN = 3.0  # standard errors, that right draws have in one of a hundred cases, at one of eight ends
+# Draws of each end, and standard errors by which it must seem open to go on, with others. By the last it is open: right
+# draws have three at one of eight ends in one of a hundred cases.
+_STAGES = ((16, 1.0), (64, 2.0), (256, 3.0))
 
 
 class OpenEnd(NamedTuple):
@@ -139,8 +140,8 @@ def open_ends(
 
     Draws of an end are shifted outward. The mean ratio of densities gives the mass where they land, and as many draws
     should lie that far out: at one of both ends of a coordinate, or at both together. 256 evaluations of a position
-    (d,), or 64 d if these are fewer; 256 and 1,024 more for a coordinate whose ends seem open by these. With fewer than
-    60 draws in all there is no end to judge.
+    (d,), or 64 d if these are fewer; twice as many on average, and up to 1,536 for a coordinate whose ends are open.
+    With fewer than 60 draws in all there is no end to judge.
     """
     # The expected squared jump over twice the variance: one minus the autocorrelation, which gives effective sizes.
     variances = draws.var(axis=(0, 1))
@@ -170,12 +171,11 @@ def open_ends(
 
     found = []
     for j in np.argsort(jumps)[:NUM_COORDINATES]:
-        *first, last = _NUM_SHIFTED
-        shares = _ENDS
-        for size in first:
-            shares = [share for share in shares if any(_errors(some) > 1.0 for some in tails(j, share, size))]
-        judged = [some for share in shares for some in tails(j, share, last) if _errors(some) > _OPEN]
-        ends = sorted(tail.end for some in judged for tail in some if tail.end.missing > 0.0)
+        shares, judged = _ENDS, []
+        for size, least in _STAGES:
+            judged = [(share, some) for share in shares for some in tails(j, share, size) if _errors(some) > least]
+            shares = sorted({share for share, _ in judged})
+        ends = sorted(tail.end for _, some in judged for tail in some if tail.end.missing > 0.0)
         found += {end.end: end for end in ends}.values()  # of one end the one that misses most
     return found
 
