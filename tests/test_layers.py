@@ -43,7 +43,12 @@ MAY_IMPORT = {
 OUTSIDE_BELOW = {"numpy", "scipy", "numba"}
 ARVIZ = {"arviz", "arviz_base", "arviz_plots", "arviz_stats", "xarray", "pandas", "matplotlib"}
 OUTSIDE_PLUGIN = OUTSIDE_BELOW | ARVIZ | {"cloudpickle", "pymc", "pytensor", "rich"}
-OUTSIDE_OF_ONE_FILE = {"__init__": {"lazy_loader"}, "parallel.py": {"threadpoolctl"}, "store.py": {"zarr"}}
+OUTSIDE_OF_ONE_FILE = {
+    "__init__": {"lazy_loader"},
+    "parallel.py": {"threadpoolctl"},
+    "store.py": {"zarr"},
+    "chain_checks.py": {"arviz_stats"},
+}
 
 
 # The same for the rooms of the plugin. Blocks offer a step to pm.sample, so they stand on top.

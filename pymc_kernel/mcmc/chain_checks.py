@@ -24,7 +24,8 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import xlogy
+from arviz_stats.base import array_stats
+from scipy.special import ndtr, ndtri, xlogy
 
 from pymc_kernel.mcmc.metropolis import LogDensity
 
@@ -112,7 +113,7 @@ _FEWEST_AT_END = 20  # draws, for a mean excess to a quarter
 _ENDS = (1.0 / 3.0, 0.1)
 _SHIFT = 2.0  # mean excesses of an end, beyond which an exponential tail has a seventh of it
 # Draws of each end, and standard errors by which it must seem open to go on, with others. By the last it is open: right
-# draws have three at one of eight ends in one of a hundred cases.
+# draws have three in one of a hundred cases, at one of eight ends.
 _STAGES = ((16, 1.0), (64, 2.0), (256, 3.0))
 
 
@@ -134,20 +135,24 @@ class _Tail(NamedTuple):
 
 
 def open_ends(
-    rng: np.random.Generator, draws: np.ndarray, log_densities: np.ndarray, log_density: LogDensity
+    rng: np.random.Generator,
+    draws: np.ndarray,
+    log_densities: np.ndarray,
+    log_density: LogDensity,
+    num_alone: int = 1,
 ) -> list[OpenEnd]:
     """Return the ends of the draws (chain, draw, d), in order, beyond which the exact density has more mass than they.
 
     Draws of an end are shifted outward. The mean ratio of densities gives the mass where they land, and as many draws
     should lie that far out: at one of both ends of a coordinate, or at both together. 256 evaluations of a position
     (d,), or 64 d if these are fewer; twice as many on average, and up to 1,536 for a coordinate whose ends are open.
-    With fewer than 60 draws in all there is no end to judge.
+    With fewer than 60 draws in all there is no end to judge. Where several chains are judged alone, ``num_alone``, more
+    standard errors are asked for, so that chance speaks of all together as often as of one.
     """
-    # The expected squared jump over twice the variance: one minus the autocorrelation, which gives effective sizes.
+    # The expected squared jump over twice the variance: one minus the autocorrelation.
     variances = draws.var(axis=(0, 1))
     jumps = (np.diff(draws, axis=1) ** 2).mean(axis=(0, 1)) / np.where(variances > 0.0, 2.0 * variances, np.inf)
-    draws, log_densities = draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
-    sizes = len(draws) * np.minimum(jumps / (2.0 - np.minimum(jumps, 1.0)), 1.0)
+    chains, draws, log_densities = draws, draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
 
     def tails(j, share, size):
         """Return the upper and lower tail of a coordinate, and both, as far as there are ends to judge."""
@@ -163,16 +168,20 @@ def open_ends(
         # Each ratio cut off at one: a lower bound of the mass, as a share of the end's.
         ratios = np.exp(np.minimum(values - log_densities[rows], 0.0))
         mass, beyond = ratios.mean(), (excesses >= _SHIFT).mean() / share
-        size_there = sizes[j] * share  # effective draws, of which those that go far are about Poisson distributed
+        # Of the effective draws at an end those that go far are about Poisson distributed.
+        probability = 1.0 - share if sign > 0 else share
+        size = array_stats.ess(chains[:, :, j], chain_axis=0, draw_axis=1, method="quantile", prob=probability)
+        size_there = share * min(float(size), len(draws))
         # Draws are stratified along the end: neighbors differ by twice the variance within a stratum.
-        variance = size_there**2 * (np.diff(ratios) ** 2).mean() / (2.0 * size)
+        variance = size_there**2 * (np.diff(ratios) ** 2).mean() / (2.0 * len(rows))
         end = OpenEnd(int(j), float(draws[excesses.argmax(), j]), share * (mass - beyond))
         return _Tail(end, size_there * mass, size_there * beyond, variance)
 
     found = []
     for j in np.argsort(jumps)[:NUM_COORDINATES]:
         shares, judged = _ENDS, []
-        for size, least in _STAGES:
+        for size, errors in _STAGES:
+            least = -ndtri(ndtr(-errors) / (num_alone if size == _STAGES[-1][0] else 1))
             judged = [(share, some) for share in shares for some in tails(j, share, size) if _errors(some) > least]
             shares = sorted({share for share, _ in judged})
         ends = sorted(tail.end for _, some in judged for tail in some if tail.end.missing > 0.0)
