@@ -138,7 +138,7 @@ def test_rounded_data_have_the_probability_of_a_match():
     prior = NormalPrior(np.zeros(1), np.array([2.0]))
     draws, state = rounds_of(lambda rng, p: np.round(rng.normal(p, 0.1)), prior, [2.0], 3, 400, rounds=2)
     assert state.likelihood.match is not None
-    grid = np.linspace(0.5, 3.5, 3001)
+    grid = np.linspace(0.8, 3.2, 3001)
     density = stats.norm(0, 2).pdf(grid) * (stats.norm(grid, 0.1).cdf(2.5) - stats.norm(grid, 0.1).cdf(1.5))
     mean, spread = moments(grid, np.log(density))
     draws = draws.positions[:, 0]
