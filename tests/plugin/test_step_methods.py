@@ -251,7 +251,7 @@ def test_estimates_of_zero_count_as_failures():
 def test_moves_of_each_kind_are_counted_by_name(tmp_path, capsys):
     settings = {"chains": 2, "cores": 1, "random_seed": 1, "progressbar": False, "compute_convergence_checks": False}
     with exact_model():
-        idata = pk.sample_khmc(200, tune=300, **settings)
+        idata = pk.sample_khmc(500, tune=500, **settings)
         pk.diagnose(idata)
     moves, stats = idata["sample_stats"]["move"].values, idata["sample_stats"]
     assert set(np.unique(moves)) <= set(MOVES)
