@@ -15,14 +15,14 @@ beside the posterior. Seeds from 1,000 on are for these tables alone.
 import contextlib
 import warnings
 from functools import partial
-from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 from scipy.spatial.distance import cdist
-from scipy.stats import nbinom, norm
+from scipy.stats import nbinom
 
 from benchmarks import harness
+from benchmarks.few_evaluations import NormalPrior
 from benchmarks.simulated_problems import FAMILIES, Problem, exact_draws, problem_of
 from pymc_kernel.embeddings import KernelBayesRule
 from pymc_kernel.embeddings.kernel_mean import resample, smoothed_draws
@@ -34,7 +34,6 @@ from pymc_kernel.plugin.simulation.trust import (
     Weighted,
     errors_of_learning,
     findings,
-    learning_errors,
     second_opinion,
 )
 
@@ -205,21 +204,6 @@ def beside_posterior(draws, exact, problem, observed):
     return (log_density(draws) < np.quantile(log_density(exact), _LEAST_LIKELY)).mean() - _LEAST_LIKELY
 
 
-class StandardNormal(NamedTuple):
-    """The prior of all problems."""
-
-    width: int
-    is_proper: bool = True
-
-    def draw(self, rng, size):
-        """Return draws (size, width)."""
-        return rng.standard_normal((size, self.width))
-
-    def log_density(self, z):
-        """Return the log density (n,)."""
-        return norm.logpdf(z).sum(axis=1)
-
-
 def one_answer(latent, data, observed, seed):
     """Return posterior and draws as ``sample_kbr`` makes them, but for the bootstrap."""
     rng = np.random.default_rng(seed)
@@ -247,7 +231,7 @@ def mechanisms_run(family, seed):
                 stack.enter_context(mock.patch(target, other))
             stack.enter_context(mock.patch("pymc_kernel.plugin.simulation.trust.LearnedLikelihood", Kept))
             posterior, draws = one_answer(latent, data, observed, seed)
-            prior, anew = partial(StandardNormal, problem.width), np.random.default_rng(seed)
+            prior, anew = partial(NormalPrior, 0.0, 1.0, problem.width), np.random.default_rng(seed)
             said = second_opinion(posterior, latent, data, observed, prior, anew).words(np.zeros((2, 1)))
         found.append(measures(draws, exact, problem, observed, bool(said)))
     for quantile, adjust in REJECTION.values():
@@ -319,13 +303,13 @@ def warned_run(method, size, family, first, seed):
         posterior, fit = rejected(latent, data, observed, 0.03)
         replicates = [fit(row) for row in rng.standard_exponential((NUM_REPLICATES, len(posterior.weights)))]
     drawn = [smoothed_draws(one.points, one.weights, 1000, rng) for one in replicates[:4]]
-    effective, errors = 1.0 / (posterior.weights**2).sum(), learning_errors(posterior, replicates)
+    effective, of_fits = 1.0 / (posterior.weights**2).sum(), errors_of_learning(posterior, replicates)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        opinion = second_opinion(posterior, latent, data, observed, partial(StandardNormal, problem.width), rng)
-    of_fits, nothing = errors_of_learning(posterior, replicates), np.zeros_like(opinion.shift)
+        opinion = second_opinion(posterior, latent, data, observed, partial(NormalPrior, 0.0, 1.0, problem.width), rng)
+    nothing = np.zeros_like(opinion.shift)
     said = {
-        "error of learning": findings(1.0, effective, errors["learning_error"], []),
+        "error of learning": findings(1.0, effective, of_fits[0].max(), []),
         "second opinion": opinion.words(of_fits),
         "its means and spreads alone": opinion._replace(outside=0.0).words(of_fits),
         "its share of the draws alone": opinion._replace(shift=nothing, spread=nothing + 1.0).words(of_fits),

@@ -50,6 +50,7 @@ import warnings
 from functools import partial
 from unittest import mock
 
+import arviz as az
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -499,18 +500,14 @@ def missed_outcome(family, seed, noise_sd):
     The places are those that a search for a start evaluates, two hundred more than the draws of the prior. The half is
     that of one sign of the first factor of a product, else the larger one of two clusters.
     """
-    make, rng = drawn(family, seed), np.random.default_rng(seed)
-    model = make.make()
-    density, order = model.compile_logp(), [v.name for v in model.value_vars]
-    shapes = {name: np.shape(value) for name, value in model.initial_point().items()}
+    posterior, rng = drawn(family, seed), np.random.default_rng(seed)
+    model = posterior.make()
+    evaluate = compile_particle_density(model, "ablation", None)
 
     def log_density(position):
-        parts = np.split(position, np.cumsum([int(np.prod(shapes[name])) for name in order])[:-1])
-        exact = density({n: part.reshape(shapes[n]) for n, part in zip(order, parts, strict=True)})
-        return float(exact) + noise_sd * rng.standard_normal()
+        return float(sum(part[0] for part in evaluate(position[None]))) + noise_sd * rng.standard_normal()
 
-    exact = xr.Dataset({n: (("chain", "draw", *(f"{n}_{k}" for k in range(x.ndim - 1))), x[None, :1000])
-                        for n, x in make.exact.items()})  # fmt: skip
+    exact = az.from_dict({"posterior": {name: x[None, :1000] for name, x in posterior.exact.items()}})
     draws = unconstrained_draws(exact, model)[0]
     logs = np.array([log_density(x) for x in draws]) + noise_sd**2  # chains keep high estimates
     _, places = prior_draws(model, model.value_vars, model.initial_point()).choose(log_density, rng, 200)

@@ -9,10 +9,9 @@ the weights at the draws, by a generalized Pareto distribution (Vehtari et al. 2
 **Open ends.** The ends of the region that a surrogate knows can act as walls that are not in the density: on a long
 ridge chains then agree, and all lack the rest. Draws near the end of a coordinate are shifted outward along it, and
 their other coordinates by a function of this one alone; the map preserves volume. Then the mean ratio of densities,
-shifted to unshifted, is the ratio of the marginal densities there, whatever the shape of the target. With each ratio
-cut off at one it is a lower bound, so the larger of two maps may be taken. If draws beyond a quantile exceed it by e on
-average, a shift by e has a mean ratio of exp(-1) for an exponential tail and a half for a uniform one, the most of any
-log-concave tail. An end that seems open is judged again by more draws: of many ends one exceeds any level by chance.
+shifted to unshifted, is the mass where they land relative to that of the end, whatever the path. With each ratio cut
+off at one it is a lower bound. Right draws have as many that far out; if there are fewer, by more than chance, they
+lack what is beyond. An end that seems open is judged again by more draws.
 
 **Missed modes.** If a chain covers its target, there are draws near every point whose log density is no lower than
 theirs. Points that were evaluated before the chain began, at draws from the prior for example, were not chosen by it:
@@ -125,6 +124,17 @@ class OpenEnd(NamedTuple):
     missing: float  # mass that the density has beyond, by more than the draws have there
 
 
+class _End(NamedTuple):
+    """A share of the draws at one end of a coordinate, and the path that they are shifted along."""
+
+    coordinate: int
+    share: float
+    excesses: np.ndarray  # (n,): how far each draw is beyond the inmost one of the end, in mean excesses
+    rows: np.ndarray  # (k,), of the end's draws, the outermost first
+    path: np.ndarray  # (3, d), coefficients of a quadratic in these excesses
+    size: float  # effective number of the end's draws
+
+
 class _Tail(NamedTuple):
     """What lies beyond one end."""
 
@@ -152,41 +162,56 @@ def open_ends(
     # The expected squared jump over twice the variance: one minus the autocorrelation.
     variances = draws.var(axis=(0, 1))
     jumps = (np.diff(draws, axis=1) ** 2).mean(axis=(0, 1)) / np.where(variances > 0.0, 2.0 * variances, np.inf)
-    chains, draws, log_densities = draws, draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
+    flat, log_densities = draws.reshape(-1, draws.shape[-1]), log_densities.ravel()
+    *first, (last_size, last_errors) = _STAGES
+    stages = (*first, (last_size, -ndtri(ndtr(-last_errors) / num_alone)))
 
-    def tails(j, share, size):
-        """Return the upper and lower tail of a coordinate, and both, as far as there are ends to judge."""
-        found = [one for sign in (1, -1) if (one := tail_beyond(j, sign, share, size))]
-        return [*([one] for one in found), found]
-
-    def tail_beyond(j, sign, share, size):
-        shifted = beyond_end(rng, draws, j, sign, share, size)
-        if shifted is None:
-            return None
-        excesses, rows, places = shifted
-        values = np.array([log_density(place) for place in places])
-        # Each ratio cut off at one: a lower bound of the mass, as a share of the end's.
-        ratios = np.exp(np.minimum(values - log_densities[rows], 0.0))
-        mass, beyond = ratios.mean(), (excesses >= _SHIFT).mean() / share
-        # Of the effective draws at an end those that go far are about Poisson distributed.
-        probability = 1.0 - share if sign > 0 else share
-        size = array_stats.ess(chains[:, :, j], chain_axis=0, draw_axis=1, method="quantile", prob=probability)
-        size_there = share * min(float(size), len(draws))
-        # Draws are stratified along the end: neighbors differ by twice the variance within a stratum.
-        variance = size_there**2 * (np.diff(ratios) ** 2).mean() / (2.0 * len(rows))
-        end = OpenEnd(int(j), float(draws[excesses.argmax(), j]), share * (mass - beyond))
-        return _Tail(end, size_there * mass, size_there * beyond, variance)
+    def tails(ends, size):
+        """Return the tails of the ends of a coordinate one by one, and together."""
+        found = [_beyond(end, rng, flat, log_densities, log_density, size) for end in ends]
+        return [*([tail] for tail in found), found]
 
     found = []
-    for j in np.argsort(jumps)[:NUM_COORDINATES]:
-        shares, judged = _ENDS, []
-        for size, errors in _STAGES:
-            least = -ndtri(ndtr(-errors) / (num_alone if size == _STAGES[-1][0] else 1))
-            judged = [(share, some) for share in shares for some in tails(j, share, size) if _errors(some) > least]
-            shares = sorted({share for share, _ in judged})
-        ends = sorted(tail.end for _, some in judged for tail in some if tail.end.missing > 0.0)
-        found += {end.end: end for end in ends}.values()  # of one end the one that misses most
+    for j in np.argsort(jumps)[:NUM_COORDINATES].tolist():
+        of_shares = [[end for sign in (1, -1) if (end := _end_of(draws, j, sign, share))] for share in _ENDS]
+        for size, least in stages:
+            judged = [[some for some in tails(ends, size) if _errors(some) > least] for ends in of_shares]
+            of_shares = [ends for ends, still_open in zip(of_shares, judged, strict=True) if still_open]
+        open_tails = [tail.end for of_share in judged for some in of_share for tail in some if tail.end.missing > 0.0]
+        found += {end.end: end for end in sorted(open_tails)}.values()  # of one end the one that misses most
     return found
+
+
+def _end_of(chains, coordinate, sign, share):
+    """Return a share of the draws (chain, draw, d), the upper for ``sign`` 1, the lower for -1; None if too few."""
+    draws = chains.reshape(-1, chains.shape[-1])
+    along, num_end = sign * draws[:, coordinate], int(share * len(draws))
+    if num_end < _FEWEST_AT_END or not np.ptp(along):
+        return None
+    rows = np.argsort(-along)[:num_end]
+    t = along - along[rows[-1]]
+    t = t / t[rows].mean() if t[rows].any() else t
+    path = np.linalg.lstsq(np.vander(t[rows], 3, increasing=True), draws[rows])[0]
+    settings = {"method": "quantile", "prob": 1.0 - share if sign > 0 else share}
+    size = array_stats.ess(chains[:, :, coordinate], chain_axis=0, draw_axis=1, **settings)
+    return _End(coordinate, share, t, rows, path, share * min(float(size), len(draws)))
+
+
+def _beyond(end, rng, draws, log_densities, log_density, size):
+    """Return the tail beyond an end of the draws (n, d), by ``size`` of its draws, shifted by two mean excesses."""
+    # Stratified along the end: neighbors differ by twice the variance within a stratum.
+    chosen = end.rows[((np.arange(size) + rng.random(size)) * len(end.rows) / size).astype(int)]
+    t = end.excesses[chosen]
+    shift = _SHIFT * end.path[1] + np.outer((t + _SHIFT) ** 2 - t**2, end.path[2])
+    values = np.array([log_density(place) for place in draws[chosen] + shift])
+    # Each ratio cut off at one: a lower bound of the mass, as a share of the end's.
+    ratios = np.exp(np.minimum(values - log_densities[chosen], 0.0))
+    mass, beyond = ratios.mean(), (end.excesses >= _SHIFT).mean() / end.share
+    outermost = float(draws[end.rows[0], end.coordinate])
+    variance = end.size**2 * (np.diff(ratios) ** 2).mean() / (2.0 * size)
+    # Of the effective draws at an end those that go far are about Poisson distributed.
+    found = OpenEnd(end.coordinate, outermost, end.share * (mass - beyond))
+    return _Tail(found, end.size * mass, end.size * beyond, variance)
 
 
 def _errors(tails):
@@ -196,28 +221,6 @@ def _errors(tails):
         return 0.0
     deviance = 2.0 * (expected - told + xlogy(told, told / expected))
     return math.sqrt(deviance / (1.0 + variance / expected))
-
-
-def beyond_end(
-    rng, draws: np.ndarray, coordinate: int, sign: int, share: float, size: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Return what shifts ``size`` draws at an end outward, or None where there is no end to judge.
-
-    How far all draws (n, d) are further out than the inmost one of the end, in mean excesses, (n,); rows (k,) of draws,
-    and their places after the shift (k, d). An end is a ``share`` of the draws, the upper one for ``sign`` 1, the lower
-    one for -1. They are shifted by two mean excesses along a quadratic through them.
-    """
-    num_end = int(share * len(draws))
-    along = sign * draws[:, coordinate]
-    if num_end < _FEWEST_AT_END or not np.ptp(along):
-        return None
-    end = np.argsort(-along)[:num_end]
-    t = along - along[end[-1]]
-    t = t / t[end].mean() if t[end].any() else t
-    path = np.linalg.lstsq(np.vander(t[end], 3, increasing=True), draws[end])[0]
-    chosen = end[((np.arange(size) + rng.random(size)) * num_end / size).astype(int)]
-    shift = _SHIFT * path[1] + np.outer((t[chosen] + _SHIFT) ** 2 - t[chosen] ** 2, path[2])
-    return t, chosen, draws[chosen] + shift
 
 
 _LOW_QUANTILE = 0.01  # quantile of the draws' log densities: points above it are in the highest-density region of 99 %

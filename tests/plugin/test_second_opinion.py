@@ -4,16 +4,7 @@ import numpy as np
 import pytest
 
 from pymc_kernel.plugin.simulation.trust import SecondOpinion, Weighted, second_opinion
-
-
-class StandardNormal:
-    is_proper = True
-
-    def draw(self, rng, size):
-        return rng.standard_normal((size, 3))
-
-    def log_density(self, parameters):
-        return -0.5 * (parameters**2).sum(axis=1)
+from tests.rounds.priors import NormalPrior
 
 
 def test_a_second_opinion_knows_a_posterior_that_hardly_any_simulation_is_in(rng):
@@ -23,7 +14,7 @@ def test_a_second_opinion_knows_a_posterior_that_hardly_any_simulation_is_in(rng
     mean, sd = observed / 1.0025, 0.05 / np.sqrt(1.0025)
     points = mean + sd * np.array([0.5, 0.0, 0.0]) + sd * np.array([1.0, 1.0, 1.5]) * rng.standard_normal((4000, 3))
     given = Weighted(points, np.full(4000, 1.0 / 4000))
-    opinion = second_opinion(given, latent, summaries, observed, StandardNormal, rng)
+    opinion = second_opinion(given, latent, summaries, observed, lambda: NormalPrior(np.zeros(3), np.ones(3)), rng)
     np.testing.assert_allclose(opinion.shift, [-0.5, 0.0, 0.0], atol=0.12)
     np.testing.assert_allclose(opinion.spread, [1.0, 1.0, 2.0 / 3.0], rtol=0.1)
     # By exact draws: the share of the given ones below the lowest hundredth of the log likelihoods.

@@ -57,7 +57,7 @@ class Selection:
             raise TypeError(f"{kind} is an approximation: give draws of it, as in pm.fit(...).sample(1000).")
         if isinstance(self.data, np.ndarray) and self.data.ndim == 2 and len(self.data) > self.data.shape[1]:
             raise ValueError(
-                f"an array of draws is (chain, draw, d), got {self.data.shape}; for one, give draws[None]."
+                f"an array of draws is (chain, draw, d), got {self.data.shape}: for one chain give draws[None]."
             )
         self.data = az.convert_to_datatree(self.data)
         if self.group not in self.data.children:

@@ -71,17 +71,17 @@ def judged(
     """
     typical = float(typicality(summaries, observed[None], rng)[0])
     effective = float(1.0 / (posterior.weights**2).sum())
-    errors = learning_errors(posterior, replicates)
+    errors = errors_of_learning(posterior, replicates)
+    largest = _largest(errors)
     stats = xr.Dataset(
         {"typicality": typical, "num_effective": effective}
-        | errors
+        | largest
         | {f"second_opinion_{n}": ("unconstrained", v) if np.ndim(v) else v for n, v in opinion._asdict().items()}
     )
     advice = (
         f"Take {to_take}, or sample_likelihood_free; if the model simulates nothing like the data, check its prior."
     )
-    differs = opinion.words(errors_of_learning(posterior, replicates))
-    report_all(findings(typical, effective, errors["learning_error"], [differs]), advice, stats)
+    report_all(findings(typical, effective, largest["learning_error"], [opinion.words(errors)]), advice, stats)
     return stats
 
 
@@ -123,7 +123,11 @@ def errors_of_learning(posterior, replicates) -> np.ndarray:
 
 def learning_errors(posterior, replicates) -> dict[str, float]:
     """Return the largest of these, as the statistics of a result call them."""
-    of_means, of_spreads = errors_of_learning(posterior, replicates).max(axis=1)
+    return _largest(errors_of_learning(posterior, replicates))
+
+
+def _largest(errors):
+    of_means, of_spreads = errors.max(axis=1)
     return {"learning_error": float(of_means), "spread_learning_error": float(of_spreads)}
 
 
