@@ -108,8 +108,8 @@ def sample_khmc(
     Otherwise the whole log density is learned. This suits a dozen parameters, or more if the posterior is nearly
     Gaussian and tuning is long; it does not suit many groups of parameters with scales of their own.
 
-    At the end at most 256 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each
-    other and miss what lies beyond. One warning for all chains reports this, missing parts that the weights of the
+    At the end some 500 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each other
+    and miss what lies beyond. One warning for all chains reports this, missing parts that the weights of the
     draws show, summaries less normal than :class:`SyntheticLikelihood` assumes (by 1,000 new estimates), and model
     calls that raised an error, which count as a density of zero.
 

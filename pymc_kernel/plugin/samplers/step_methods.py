@@ -301,19 +301,13 @@ class KernelHMC(TransitionStep):
         words = super()._last_words()
         if self.is_judged_alone:
             words.append(missing_mass_warning(np.array(self.log_weights)))
-            positions, log_densities, _ = zip(*self.visited, strict=True)
-            words.append(self.open_end_warning(np.array([positions]), np.array([log_densities]), self.rng, 4))
         return words
 
-    def open_end_warning(self, draws, log_densities, rng: np.random.Generator, num_alone: int = 1) -> str:
-        """Return a warning about ends of the draws (chain, draw, d) that are not ends of the density; or nothing.
-
-        ``num_alone`` chains are judged one by one: a step does not know how many, and PyMC's default is four.
-        """
+    def open_end_warning(self, draws, log_densities, rng: np.random.Generator) -> str:
+        """Return a warning about ends of the draws (chain, draw, d) that are not ends of the density; or nothing."""
         if self.shared or self.density.estimated:  # log densities do not depend on the position alone
             return ""
-        found = open_ends(rng, draws, log_densities, self.density, num_alone)
-        return open_end_warning(found, self.coordinates)
+        return open_end_warning(open_ends(rng, draws, log_densities, self.density), self.coordinates)
 
     def _stats(self, state, info):
         of_move = {name: getattr(info, name) for name in ("move", "num_steps", "energy_error", "log_weight")}

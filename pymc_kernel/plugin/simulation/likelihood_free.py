@@ -130,9 +130,9 @@ def sample_likelihood_free(
     ``outside`` is the share of the posterior outside of where the last round simulated.
 
     One warning lists all reasons to distrust the posterior: ``place`` below .01, ``held_out_coverage`` far from 95 %, a
-    ``learning_error`` above .2, ``outside`` above .1, ``power`` below one, ``correlation`` above .5; and posteriors
-    of simulations like the data that are shifted, too narrow, too wide, or have the wrong share of true parameters
-    beyond their 5 % and 95 % quantiles.
+    ``learning_error`` above .32 (an R-hat of 1.05), ``outside`` above .1, ``power`` below one, ``correlation`` above
+    .5; and posteriors of simulations like the data that are shifted, too narrow, too wide, or have the wrong share of
+    true parameters beyond their 5 % and 95 % quantiles.
 
     Memory grows with the simulations; a fit costs O(n p^2) for p some hundred features, seconds at n = 10,000.
 

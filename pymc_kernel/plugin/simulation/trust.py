@@ -18,7 +18,9 @@ from pymc_kernel.rounds.particles import Prior
 
 NUM_REPLICATES = 16  # fits to resampled simulations: 16 determine their standard deviation to within a fifth
 _FEW_EFFECTIVE = 30  # effective number of simulations, below which a warning is given
-_LARGE_ERROR = 0.2  # learning error in posterior standard deviations, above which a warning is given
+# R-hat of fits to resampled simulations, above which a warning is given: the posterior is that many times as wide as
+# with more simulations. Draws of all fits have it in their spread, and from 1.02 on (table fresh) none was wrong.
+_LARGEST_RHAT = 1.05
 
 # Of means and log spreads by a learned likelihood, whose errors were .1 by root mean square (55 drawn problems, 1,000
 # simulations; table fresh).
@@ -146,7 +148,7 @@ def findings(typical: float, effective: float, learning_error: float, others: li
 
 def differences(learning_error: float) -> str:
     """Return in words how far posteriors lie apart, where that is far."""
-    if not learning_error > _LARGE_ERROR:
+    if not math.hypot(1.0, learning_error) > _LARGEST_RHAT:
         return ""
     return (
         f"its means differ by {learning_error:.2f} posterior standard deviations between fits to resampled simulations"
