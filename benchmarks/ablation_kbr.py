@@ -232,7 +232,7 @@ def mechanisms_run(family, seed):
             stack.enter_context(mock.patch("pymc_kernel.plugin.simulation.trust.LearnedLikelihood", Kept))
             posterior, draws = one_answer(latent, data, observed, seed)
             prior, anew = partial(NormalPrior, 0.0, 1.0, problem.width), np.random.default_rng(seed)
-            said = second_opinion(posterior, latent, data, observed, prior, anew).words(np.zeros((2, 1)))
+            said = second_opinion(posterior, latent, data, observed, prior, anew).words(np.zeros((4, 1)))
         found.append(measures(draws, exact, problem, observed, bool(said)))
     for quantile, adjust in REJECTION.values():
         answer, _ = rejected(*simulated, observed, quantile, adjust)
@@ -307,12 +307,17 @@ def warned_run(method, size, family, first, seed):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
         opinion = second_opinion(posterior, latent, data, observed, partial(NormalPrior, 0.0, 1.0, problem.width), rng)
-    nothing = np.zeros_like(opinion.shift)
+
+    def alone(*rows):
+        kept = np.isin(np.arange(4), rows)[:, None]
+        return opinion._replace(differences=np.where(kept, opinion.differences, 0.0), outside=0.0).words(of_fits)
+
     said = {
         "error of learning": findings(1.0, effective, of_fits[0].max(), []),
         "second opinion": opinion.words(of_fits),
-        "its means and spreads alone": opinion._replace(outside=0.0).words(of_fits),
-        "its share of the draws alone": opinion._replace(shift=nothing, spread=nothing + 1.0).words(of_fits),
+        "its means and spreads alone": alone(0, 1),
+        "its quantiles alone": alone(2, 3),
+        "its share of the draws alone": opinion._replace(differences=0.0 * opinion.differences).words(of_fits),
     }
     said["either"] = said["error of learning"] or said["second opinion"]
     drawn = np.concatenate(drawn)

@@ -6,6 +6,8 @@ import pytest
 from pymc_kernel.plugin.simulation.trust import SecondOpinion, Weighted, second_opinion
 from tests.rounds.priors import NormalPrior
 
+LEARNED = "a likelihood learned from the same simulations"
+
 
 def test_a_second_opinion_knows_a_posterior_that_hardly_any_simulation_is_in(rng):
     """Three normal parameters seen with a noise of .05: of 2,000 simulations one at most is in the posterior."""
@@ -15,31 +17,56 @@ def test_a_second_opinion_knows_a_posterior_that_hardly_any_simulation_is_in(rng
     points = mean + sd * np.array([0.5, 0.0, 0.0]) + sd * np.array([1.0, 1.0, 1.5]) * rng.standard_normal((4000, 3))
     given = Weighted(points, np.full(4000, 1.0 / 4000))
     opinion = second_opinion(given, latent, summaries, observed, lambda: NormalPrior(np.zeros(3), np.ones(3)), rng)
-    np.testing.assert_allclose(opinion.shift, [-0.5, 0.0, 0.0], atol=0.12)
-    np.testing.assert_allclose(opinion.spread, [1.0, 1.0, 2.0 / 3.0], rtol=0.1)
+    outer = 1.6449 * (1.0 - 1.0 / 1.5)  # quantiles of the third, which is 1.5 times too wide
+    exact = [[-0.5, 0.0, 0.0], [0.0, 0.0, -np.log(1.5)], [-0.5, 0.0, outer], [-0.5, 0.0, -outer]]
+    np.testing.assert_allclose(opinion.differences, exact, atol=0.15)
     # By exact draws: the share of the given ones below the lowest hundredth of the log likelihoods.
     heights = [-0.5 * (((points - observed) / 0.05) ** 2).sum(axis=1)
                for points in (mean + sd * rng.standard_normal((100_000, 3)), given.points)]  # fmt: skip
     assert opinion.outside == pytest.approx((heights[1] < np.quantile(heights[0], 0.01)).mean(), abs=0.03)
 
 
+@pytest.mark.parametrize("num_simulations", [100, 400])
+def test_errors_of_an_opinion_are_those_of_a_regression(num_simulations, rng):
+    """A wide prior, a regression learned at x, so that its error is sqrt((1 + x^2) / n) of the noise, the posterior."""
+    latent = rng.standard_normal((num_simulations, 1))
+    given = Weighted(1.0 + 0.1 * rng.standard_normal((1000, 1)), np.full(1000, 1e-3))
+    summaries = latent + 0.1 * rng.standard_normal(latent.shape)
+    prior = NormalPrior(np.zeros(1), np.ones(1))
+    errors = second_opinion(given, latent, summaries, np.ones(1), lambda: prior, rng).errors
+    of_draws = np.sqrt(1.0 / 2000)
+    assert 0.5 < errors[0, 0] / np.hypot(np.sqrt(2.0 / num_simulations), of_draws) < 2.0
+    assert errors[2:].max() > 2.0 * of_draws
+
+
 @pytest.mark.parametrize(
-    ("shift", "spread", "outside", "error", "said"),
+    ("row", "difference", "error", "said"),
     [
-        (0.19, 1.2, 0.1, 0.0, ""),
-        (-0.25, 1.0, 0.0, 0.0, "puts a mean 0.25 posterior standard deviations away"),
-        (0.25, 1.0, 0.0, 0.1, ""),  # two standard errors are .28
-        (0.3, 1.0, 0.0, 0.1, "puts a mean 0.30 posterior standard deviations away"),
-        (0.0, 0.7, 0.0, 0.1, "has a standard deviation 0.70 times as large"),
-        (0.0, 0.8, 0.0, 0.1, ""),
-        (0.0, 1.0, 0.15, 0.0, "finds 15 % of these draws as unlikely as the least likely 1 % of its own"),
-        (np.nan, np.nan, np.nan, 0.1, ""),
+        (0, 0.25, 0.1, ""),
+        (0, -0.31, 0.0, "puts a mean 0.31 posterior standard deviations away"),
+        (0, 0.4, 0.1, ""),  # three standard errors are .42
+        (0, 0.45, 0.1, "puts a mean 0.45 posterior standard deviations away"),
+        (1, np.log(0.7), 0.0, "has a standard deviation 0.70 times as large"),
+        (1, np.log(0.7), 0.1, ""),
+        (2, 0.5, 0.1, "puts a 5 % quantile 0.50 posterior standard deviations away"),
+        (3, -0.5, 0.1, "puts a 95 % quantile 0.50 posterior standard deviations away"),
+        (3, np.nan, 0.1, ""),
     ],
 )
-def test_opinions_differ_by_more_than_two_standard_errors(shift, spread, outside, error, said):
-    """Its own errors are .1 of means and log spreads; those of the other posterior are given."""
-    words = SecondOpinion(np.array([0.0, shift]), np.array([1.0, spread]), outside).words(np.full((2, 2), error))
-    assert words == (said and f"a likelihood learned from the same simulations {said}")
+def test_opinions_differ_by_more_than_three_standard_errors(row, difference, error, said):
+    """Its own errors are .1; those of the other posterior are given. A larger difference is within a larger error."""
+    differences, errors, own = np.zeros((4, 2)), np.full((4, 2), error), np.full((4, 2), 0.1)
+    differences[row], errors[row, 0] = [2.0 * difference, difference], 1.0
+    assert SecondOpinion(differences, own, 0.0).words(errors) == (said and f"{LEARNED} {said}")
+
+
+@pytest.mark.parametrize(
+    ("outside", "said"),
+    [(0.1, ""), (0.15, "finds 15 % of these draws as unlikely as the least likely 1 % of its own"), (np.nan, "")],
+)
+def test_draws_where_the_other_likelihood_is_low_are_told(outside, said):
+    nothing = np.zeros((4, 2))
+    assert SecondOpinion(nothing, nothing, outside).words(nothing) == (said and f"{LEARNED} {said}")
 
 
 def test_no_opinion_without_a_density_of_the_prior(rng):
@@ -48,4 +75,5 @@ def test_no_opinion_without_a_density_of_the_prior(rng):
 
     latent = rng.standard_normal((200, 1))
     opinion = second_opinion(Weighted(latent), latent, latent + rng.standard_normal((200, 1)), [0.0], make_prior, rng)
-    assert np.isnan([opinion.shift[0], opinion.spread[0], opinion.outside]).all()
+    assert np.isnan([*opinion.differences.ravel(), opinion.outside]).all()
+    assert not opinion.words(np.zeros((4, 1)))

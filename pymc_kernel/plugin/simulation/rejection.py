@@ -65,7 +65,7 @@ def sample_abc(
         ``posterior``, ``prior``, ``prior_predictive``, ``observed_data``, and ``sample_stats``: ``accept`` (share),
         ``epsilon`` (largest accepted distance, in spreads), ``num_simulations``, ``num_accepted``, ``num_failed``, and,
         as in :func:`sample_kbr`, ``typicality``, ``num_effective``, ``learning_error``, ``spread_learning_error``,
-        ``second_opinion_shift``, ``second_opinion_spread``, ``second_opinion_outside``.
+        and those of the second opinion, ``second_opinion_shift`` and so on.
 
     Notes
     -----
