@@ -98,8 +98,9 @@ def sample_kbr(
     simulations, ``second_opinion_shift``, ``second_opinion_low`` and ``second_opinion_high``, its means, 5 % and 95 %
     quantiles minus those of the posterior, in standard deviations of the latter, ``second_opinion_spread``, the ratio
     of its standard deviations to the posterior's, and ``second_opinion_outside``, the share of the posterior where that
-    likelihood is as low as for one in a hundred of its own draws (NaN where the prior has no density); ``num_failed``, simulations with NaN or infinite numbers; ``num_local``, simulations in the
-    fit that is kept; its ``regularization`` and ``rank``. One warning lists all reasons to distrust the posterior.
+    likelihood is as low as for one in a hundred of its own draws (NaN where the prior has no density); ``num_failed``,
+    simulations with NaN or infinite numbers; ``num_local``, simulations in the fit that is kept; its ``regularization``
+    and ``rank``. One warning lists all reasons to distrust the posterior.
 
     **What it cannot detect.** A posterior can be right on average over similar data and still be too wide, or shifted,
     for these: no check by held-out simulations shows it. This is the usual error here, above all with many summaries,

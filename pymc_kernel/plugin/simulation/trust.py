@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Callable
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 import xarray as xr
+from scipy.special import ndtri
 
 from pymc_kernel.embeddings.inputs import OUTSIDE, typicality
 from pymc_kernel.kernels.points import scales_of
@@ -23,7 +25,7 @@ _FEW_EFFECTIVE = 30  # effective number of simulations, below which a warning is
 _LARGEST_RHAT = 1.05
 
 _TAILS = 0.05, 0.95  # quantiles that posteriors are compared by
-_STANDARD_ERRORS = 3.0  # of a difference of two posteriors: one of some ten statistics is two off by chance
+_CHANCE = 0.01  # that two right posteriors differ by more than errors allow, in any of the statistics of all parameters
 _NUM_OPINIONS = 8  # fits that tell the error of the second opinion, as chains of ``sample_likelihood_free`` do
 _LEAST_LIKELY = 0.01  # share of a posterior, where its own density is lowest
 # Share of the draws, less _LEAST_LIKELY, where the other posterior is least likely: a lower bound of the total
@@ -45,20 +47,17 @@ class SecondOpinion(NamedTuple):
     """Share of the other posterior where this likelihood is as low as for one in a hundred of its own draws."""
 
     def words(self, errors) -> str:
-        """Say where the posteriors differ by more than three standard errors.
-
-        ``errors`` (4, d) are those of the other posterior.
-        """
-        beyond = np.nan_to_num(np.abs(self.differences) - _STANDARD_ERRORS * np.hypot(errors, self.errors), nan=-1.0)
-        rows = np.arange(len(beyond))
-        far = self.differences[rows, beyond.argmax(axis=1)]
-        away = "puts a {} {:.2f} posterior standard deviations away"
-        said = [
-            away.format(name, abs(x))
-            for name, x in zip(("mean", "", "5 % quantile", "95 % quantile"), far, strict=True)
-        ]
-        said[1] = f"has a standard deviation {math.exp(far[1]):.2f} times as large"
-        found = [said[i] for i in rows if (beyond[i] > 0.0).any()]
+        """Say where the posteriors differ by more than chance; ``errors`` (4, d) are those of the other posterior."""
+        limits = -ndtri(0.5 * _CHANCE / self.differences.size) * np.hypot(errors, self.errors)
+        beyond = np.nan_to_num(np.abs(self.differences) - limits, nan=-1.0)
+        shift, log_spread, low, high = self.differences[np.arange(4), beyond.argmax(axis=1)]
+        words = (
+            f"puts a mean {abs(shift):.2f} posterior standard deviations away",
+            f"has a standard deviation {math.exp(log_spread):.2f} times as large",
+            f"puts a 5 % quantile {abs(low):.2f} posterior standard deviations away",
+            f"puts a 95 % quantile {abs(high):.2f} posterior standard deviations away",
+        )
+        found = list(compress(words, (beyond > 0.0).any(axis=1)))
         if self.outside - _LEAST_LIKELY > _MUCH_OUTSIDE:
             found.append(
                 f"finds {100 * self.outside:.0f} % of these draws as unlikely as the least likely "
