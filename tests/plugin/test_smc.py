@@ -213,6 +213,7 @@ def test_weighted_draws_and_evidence_of_a_conjugate_model():
 
 
 @heavy_weights
+@pytest.mark.filterwarnings("ignore:sample_pmc. the draws end")  # so few particles lack the tails of log sigma
 def test_weights_are_normalized_and_rows_agree():
     idata = sample_pmc(several_variables())
     np.testing.assert_allclose(np.exp(idata["weighted_posterior"]["log_weight"]).sum("draw"), 1.0)
@@ -263,6 +264,16 @@ def test_weights_that_a_few_draws_carry_are_reported():
     with pytest.warns(UserWarning, match="Pareto shape"):
         idata = sample_pmc(model, 20, iterations=2, chains=1, random_seed=1)
     assert "Pareto shape" in findings_in(idata["pmc_stats"])[0]
+
+
+@heavy_weights
+def test_a_ridge_that_particles_have_not_gone_along_is_reported(rng):
+    """The first coordinate has a standard deviation of 100, particles begin near zero."""
+    with pm.Model() as model:
+        x = pm.Flat("x", shape=2)
+        pm.Potential("ridge", -0.5 * ((x[0] / 100.0) ** 2 + (x[1] - 0.001 * x[0] ** 3) ** 2))
+    with pytest.warns(UserWarning, match=r"sample_pmc: the draws end where the posterior goes on, at x\[0\] = "):
+        sample_pmc(model, iterations=4, start=rng.standard_normal((400, 2)))
 
 
 @pytest.mark.parametrize(("iterations", "chains"), [(6, 2), (2, 1)])

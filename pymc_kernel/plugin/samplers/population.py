@@ -7,13 +7,21 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pymc_kernel.kernels.points import as_points
+from pymc_kernel.mcmc.chain_checks import open_ends
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import ModelPrior, check_prior_draws, initial_position
-from pymc_kernel.plugin.model.unconstrained import data_groups, draws_group
+from pymc_kernel.plugin.model.unconstrained import (
+    coordinate_names,
+    data_groups,
+    draws_group,
+    unconstrained_draws,
+    value_shapes,
+)
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
+from pymc_kernel.plugin.samplers.chain_warnings import open_end_warning
 from pymc_kernel.plugin.warn import report
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
@@ -84,8 +92,9 @@ def sample_pmc(
 
     Notes
     -----
-    It warns if the Pareto shape is above 0.7, so that weights and evidence cannot be trusted; and if summaries that
-    :class:`SyntheticLikelihood` assumes normal are not (by up to 1,000 new estimates).
+    It warns if the Pareto shape is above 0.7, so that weights and evidence cannot be trusted; if the density goes on
+    beyond the ends of the draws (by some 500 evaluations more); and if summaries that :class:`SyntheticLikelihood`
+    assumes normal are not (by up to 1,000 new estimates).
 
     The evidence comes from the last half of the iterations, whose proposals have been learned. An interrupt returns the
     iterations so far; with several chains, the finished ones, or all cut to the length of the last, whichever keeps
@@ -123,9 +132,21 @@ def sample_pmc(
     if len(results) * len(results[-1][1]) < (len(results) - 1) * iterations:
         results.pop()
     tree = _tree(model, results, draws)
-    if said := normality_of_posterior(model, tree["posterior"].to_dataset(), results[-1][-1]):
+    posterior, rng = tree["posterior"].to_dataset(), results[-1][-1]
+    words = [_beyond_the_ends(model, density, posterior, rng), normality_of_posterior(model, posterior, rng)]
+    if said := " Besides, ".join(filter(None, words)):
         report(f"sample_pmc: {said}", tree["pmc_stats"])
     return tree
+
+
+def _beyond_the_ends(model, density, posterior, rng):
+    """Return a warning about ends of the draws that are not ends of the density; or nothing."""
+    draws = unconstrained_draws(posterior, model)
+    if density.estimated or not np.isfinite(draws).all():  # rounding may have put a draw at a bound
+        return ""
+    levels = sum(density(np.concatenate(draws))).reshape(draws.shape[:2])
+    found = open_ends(rng, draws, levels, lambda position: float(sum(density(position[None]))[0]))
+    return open_end_warning(found, coordinate_names(model.value_vars, value_shapes(model)))
 
 
 def _one_chain(model, density, config, draws, iterations, start, rng, advance):
