@@ -63,7 +63,7 @@ class SecondOpinion(NamedTuple):
                 f"finds {100 * self.outside:.0f} % of these draws as unlikely as the least likely "
                 f"{100 * _LEAST_LIKELY:.0f} % of its own"
             )
-        return f"a likelihood learned from the same simulations {' and '.join(found)}" if found else ""
+        return f"a likelihood learned from the same simulations {', '.join(found)}" if found else ""
 
 
 def judged(
