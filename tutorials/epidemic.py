@@ -152,9 +152,9 @@ for name in ("learning_error", "second_opinion_shift", "typicality"):
 # `typicality` says how usual the observation is among the simulations. `learning_error` says how
 # well the posterior means are known. `second_opinion_shift` says how far away a likelihood learned
 # from the same simulations puts them. The last two are in posterior standard deviations, for the
-# worst parameter. The second is too large, and the posterior lacks its upper tail, so a warning says
-# that this posterior should not be trusted: few of the ten thousand simulations from the prior are
-# near these data.
+# worst parameter. The second is too large, and the posterior lacks its upper tail, so a warning
+# says that this posterior should not be trusted: few of the ten thousand simulations from the prior
+# are near these data.
 #
 # A fitted rule gives the posterior of any other epidemic in no time. So we can test it on many
 # epidemics whose parameters are known: if the rule is right, the ranks of these parameters among

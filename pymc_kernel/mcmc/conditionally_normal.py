@@ -4,13 +4,13 @@ Funnels, hierarchies, bananas and products have no covariance that suits all of 
 the driver, the others are often nearly normal. With u the driver and w the others, in units of the draws, the log
 density is fitted by
 
-    h(u) + l(u)'w - w' (A + e B) w / 2,   l(u) = c_0 + c_1 u + c_2 u^2 + c_3 e,
+    h(u) + l(u)'w - w' (A + e B) w / 2,   l(u) = c_0 + c_1 u + c_2 u^2 + c_3 u^3 + c_4 e,
 
-where h is a quartic plus a multiple of e, and of the logarithm of e where the driver is a scale. The driver may be the
-logarithm of a scale of the others, a factor beside them, or their scale itself: e is exp(-r u), (1 + r u)^2 or
-(1 + r u)^-2. The one is taken that brings the others closest to a normal distribution. For a driver, one of these and a
-rate r this is linear in its coefficients. In coordinates v of w in which A + B is the unit matrix and B is diagonal,
-with shares b_i,
+where h has twice the degree of l, plus a multiple of e, and of the logarithm of e where the driver is a scale. The
+driver may be the logarithm of a scale of the others, a factor beside them, or their scale itself: e is exp(-r u),
+(1 + r u)^2 or (1 + r u)^-2. The one is taken that brings the others closest to a normal distribution; c_3 is zero where
+a square explains as much. For a driver, one of these and a rate r this is linear in its coefficients. In coordinates v
+of w in which A + B is the unit matrix and B is diagonal, with shares b_i,
 
     z_i = p_i^(1/2) (v_i - l_i(u) / p_i),   p_i = 1 - b_i + b_i e,
 
@@ -35,6 +35,7 @@ FARTHEST = 1e4  # in units of the draws: places beyond are left out
 _DEEPEST = 1e3  # times 2 d nats below the highest value: weights are a millionth there, and a scale may be negative
 _MOST_ROWS = 2000  # evaluations that it is fitted to: twice as many as coefficients in 30 dimensions
 _POWERS = (0, 2, -2)
+_POWERS_OF = {2: _POWERS, 3: (0,)}  # degree of l -> powers of e: along a cube the others have one scale
 _LIKELY = 3  # drivers that rates are tried for: of 34 fits to known shapes the right one was first in 33, second in one
 _LOG_STEP = math.log(3.0)  # between rates that are tried; around the best of them a finer search follows
 _LOG_RATES = _LOG_STEP * np.arange(3.0)  # for a standard deviation of the driver
@@ -88,7 +89,7 @@ class ConditionallyNormal(NamedTuple):
     from_unit: np.ndarray  # its inverse
     scaling: Scaling  # e
     share: np.ndarray  # (d - 1,) b
-    slopes: np.ndarray  # (4, d - 1) coefficients of l for 1, u, u^2, e
+    slopes: np.ndarray  # (5, d - 1) coefficients of l for 1, u, u^2, u^3, e
     log_unit: float  # log determinant of the map from x to u and v
 
     @property
@@ -126,7 +127,7 @@ class ConditionallyNormal(NamedTuple):
         u = (x[:, self.driver] - self.center[self.driver]) / self.spread
         (mean, precision), slope = self._given(u), self.scaling.slope(u)
         change = self.share * slope  # of the precision, with u
-        powers = np.concatenate([np.zeros_like(slope), np.ones_like(slope), 2.0 * u[:, None], slope], axis=1)
+        powers = np.concatenate([np.zeros_like(slope), _powers(u, 2) * [1.0, 2.0, 3.0], slope], axis=1)
         mean_change = (powers @ self.slopes - mean * change) / precision
         off = (x - self.center)[:, self.others] @ self.to_unit - mean
         pulled = scores[:, self.others] * np.sqrt(precision)
@@ -140,7 +141,7 @@ class ConditionallyNormal(NamedTuple):
         """Return means and precisions (n, d - 1) of v."""
         e = self.scaling.at(u)
         precision = 1.0 - self.share + self.share * e
-        return np.concatenate([_powers(u, 2), e], axis=1) @ self.slopes / precision, precision
+        return np.concatenate([_powers(u, 3), e], axis=1) @ self.slopes / precision, precision
 
 
 def fitted(
@@ -161,8 +162,8 @@ def fitted(
     ends = np.concatenate([scaled_draws, everywhere])
     ends = np.array([ends.min(axis=0), ends.max(axis=0)])
     scaled, rows = everywhere[some], near[some]
-    # Features grow with the fourth power of a distance, so with these weights no place far out outweighs all others,
-    # and of two places the deeper one counts less: log densities of failed solutions may be anything.
+    # Features grow with the fourth power of a distance (of a cube with the sixth), so with these weights no place far
+    # out outweighs all others, and of two places the deeper one counts less: failed solutions may have any log density.
     weights = (depths[rows] * (1.0 + (scaled**2).mean(axis=1)))[:, None] ** -2.0
     targets = weights[:, 0] * (values[rows] - values.max())
     plain = weights * trend_features(scaled)
@@ -182,14 +183,20 @@ def fitted(
         return score_of(own, w**2 * u, w**2 * u**2)
 
     for driver in sorted(drivers, key=first_score)[:_LIKELY]:
-        regression = _Regression(scaled, driver, weights, targets)
         scalings = _scalings(*terms[driver], score_of, ends[:, driver], powers)
-        fits += [(regression.fit(scaling)[0], scaling, driver, regression) for scaling in scalings]
+        for degree in _POWERS_OF:
+            regression = _Regression(scaled, driver, weights, targets, degree)
+            suited = [scaling for scaling in scalings if scaling.power in _POWERS_OF[degree]]
+            fits += [(regression.fit(scaling)[0], scaling, driver, regression) for scaling in suited]
     for power in powers:
-        likely = [fit for fit in fits if fit[1].power == power]
-        _, scaling, driver, regression = min(likely, key=lambda fit: fit[0])
-        score, scaling, coefficients = regression.with_best_rate(scaling, ends[:, driver])
-        form = _normal_form(coefficients, scaled_draws, driver, scaling, center, spread)
+        of_degrees = []
+        for degree in _POWERS_OF:
+            likely = [fit for fit in fits if fit[1].power == power and fit[3].degree == degree]
+            if likely:
+                _, scaling, driver, regression = min(likely, key=lambda fit: fit[0])
+                of_degrees.append((*regression.with_best_rate(scaling, ends[:, driver]), driver, degree))
+        score, scaling, coefficients, driver, degree = min(of_degrees, key=lambda fit: fit[0])
+        form = _normal_form(coefficients, degree, scaled_draws, driver, scaling, center, spread)
         if form is not None and score < of_quadratic:
             found.append((_gain(form, draws), form))
     gain, best = max(found, key=lambda one: one[0], default=(0.0, None))
@@ -238,12 +245,14 @@ def _scalings(u, w, own, score_of, ends, powers):
 class _Regression:
     """The log density at scaled places (m, d), given a driver."""
 
-    def __init__(self, scaled, driver, weights, targets):
+    def __init__(self, scaled, driver, weights, targets, degree):
         u, w = scaled[:, driver, None], np.delete(scaled, driver, axis=1)
         self.u, self.num_others, self.weights, self.targets = u[:, 0], w.shape[1], weights, targets
+        self.degree = degree
         self.scaled_by_e = trend_features(w)
         pairs = self.scaled_by_e[:, scaled.shape[1] :]
-        self.steady = np.concatenate([_powers(u[:, 0], 4), w, w * u, w * u**2, pairs], axis=1)
+        along = (w * u**k for k in range(degree + 1))
+        self.steady = np.concatenate([_powers(u[:, 0], 2 * degree), *along, pairs], axis=1)
         self._basis = np.linalg.qr(weights * self.steady)[0]
         self._left = _without(self._basis, targets)
 
@@ -289,11 +298,11 @@ def _without(basis, columns):
     return columns - basis @ (basis.T @ columns)
 
 
-def _normal_form(coefficients, draws, driver, scaling, center, spread):
+def _normal_form(coefficients, degree, draws, driver, scaling, center, spread):
     """Return the map of a regression for scaled draws (n, d); None without one."""
     others = np.delete(np.arange(draws.shape[1]), driver)
     u, w, c, pairs = draws[:, driver], draws[:, others], len(others), len(others) * (len(others) + 1) // 2
-    parts = np.split(coefficients, np.cumsum([5, 3 * c, pairs, 1, c, pairs]))
+    parts = np.split(coefficients, np.cumsum([2 * degree + 1, (degree + 1) * c, pairs, 1, c, pairs]))
     _, steady, constant, _, scaled, exponential, _ = parts
     constant, exponential = -curvature_of(constant, c), -curvature_of(exponential, c)
     factor = definite_cholesky(constant + exponential)
@@ -302,14 +311,15 @@ def _normal_form(coefficients, draws, driver, scaling, center, spread):
     inverse = np.linalg.inv(factor)
     share, vectors = np.linalg.eigh(inverse @ exponential @ inverse.T)
     share, to_unit, from_unit = np.clip(share, 0.0, 1.0), factor @ vectors, vectors.T @ inverse
-    slopes = np.concatenate([steady.reshape(3, c), scaled[None]]) @ from_unit.T
+    unused = np.zeros((3 - degree, c))
+    slopes = np.concatenate([steady.reshape(degree + 1, c), unused, scaled[None]]) @ from_unit.T
     v, whole = w @ to_unit, share == 1.0
     # What e does not scale has no center where its share is zero: there l is the nearest multiple of e.
-    slopes[3, whole] += (_powers(u, 2) @ slopes[:3, whole]).mean(axis=0) / scaling.at(u).mean()
-    slopes[:3, whole] = 0.0
+    slopes[4, whole] += (_powers(u, 3) @ slopes[:4, whole]).mean(axis=0) / scaling.at(u).mean()
+    slopes[:4, whole] = 0.0
     # What e scales has its center among the draws: where its share is zero, fits say anything.
     with np.errstate(divide="ignore", invalid="ignore"):
-        slopes[3] = share * np.clip(np.where(share > 0.0, slopes[3] / share, 0.0), v.min(axis=0), v.max(axis=0))
+        slopes[4] = share * np.clip(np.where(share > 0.0, slopes[4] / share, 0.0), v.min(axis=0), v.max(axis=0))
     to_unit, from_unit = to_unit / spread[others, None], from_unit * spread[others]
     log_unit = np.linalg.slogdet(to_unit)[1] - math.log(spread[driver])
     unit = driver, others, center, spread[driver], to_unit, from_unit

@@ -25,7 +25,7 @@ def assert_normal(*samples):
 def some_map(rng, d, power=0):
     """Any; where the driver is a scale, it is zero 1 / .2 spreads from the center."""
     to_unit, driver = rng.normal(size=(d - 1, d - 1)), int(rng.integers(d))
-    others, center, slopes = np.delete(np.arange(d), driver), rng.normal(size=d), 0.3 * rng.normal(size=(4, d - 1))
+    others, center, slopes = np.delete(np.arange(d), driver), rng.normal(size=d), 0.3 * rng.normal(size=(5, d - 1))
     inverse, share, scaling = np.linalg.inv(to_unit), rng.random(d - 1), Scaling(-0.2 if power else -0.8, power)
     log_unit = np.linalg.slogdet(to_unit)[1] - np.log(1.7)
     return ConditionallyNormal(driver, others, center, 1.7, to_unit, inverse, scaling, share, slopes, log_unit)
@@ -127,6 +127,26 @@ def test_what_is_normal_given_one_coordinate_becomes_normal(log_density, draw, i
     for z in straight[:, found.others].T:
         low = straight[:, driver] < 0.0
         assert_normal(z[low], z[~low])
+
+
+@pytest.mark.parametrize("driver", [0, 2])
+def test_a_ridge_along_a_cube_becomes_normal(driver, rng):
+    """Where a square explains as much as a cube, as along a banana, there is no cube."""
+
+    def drawn(n, degree):
+        x = rng.normal(size=(n, 3)) * [2.0, 1.0, 1.0]
+        x[:, 1] += x[:, 0] ** degree
+        return np.roll(x, driver, axis=1)
+
+    for degree in (3, 2):
+        draws, places = drawn(3000, degree), drawn(1500, degree)
+        places[::3] += rng.normal(size=places[::3].shape)
+        places[:5] *= 20.0
+        x = np.roll(places, -driver, axis=1)
+        found = fitted(draws, places, -0.5 * (x[:, 0] ** 2 / 4.0 + (x[:, 1] - x[:, 0] ** degree) ** 2 + x[:, 2] ** 2))
+        assert found.driver == driver
+        assert found.slopes[3].any() == (degree == 3)
+        assert_normal(*found.straighten(drawn(4000, degree))[0][:, found.others].T)
 
 
 def test_the_zero_of_a_scale_is_found_and_where_steps_do_not_converge_the_best_of_them(rng):
@@ -291,11 +311,11 @@ def test_a_scale_that_ends_at_zero_is_drawn(rng):
     assert_normal(thinned[:, 1] / thinned[:, 0])
 
 
-@pytest.mark.parametrize("power", [0, 2, -2])
-def test_a_criterion_counts_each_function_once(rng, power):
+@pytest.mark.parametrize(("power", "degree"), [(0, 2), (2, 2), (-2, 2), (0, 3)])
+def test_a_criterion_counts_each_function_once(rng, power, degree):
     """Of products, the driver squared times another coordinate is among the features of every driver already."""
     places = rng.normal(size=(400, 3))
-    regression = _Regression(places, 0, np.ones((400, 1)), rng.normal(size=400))
+    regression = _Regression(places, 0, np.ones((400, 1)), rng.normal(size=400), degree)
     scaling = Scaling(-0.2, power)
     criterion, _ = regression.fit(scaling)
     new = regression.features(scaling)
