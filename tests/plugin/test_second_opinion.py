@@ -60,6 +60,11 @@ def test_opinions_differ_by_more_than_chance(row, difference, error, said):
     assert SecondOpinion(differences, own, 0.0).words(errors) == (said and f"{LEARNED} {said}")
 
 
+@pytest.mark.parametrize(("difference", "is_said"), [(0.09, False), (0.11, True)])
+def test_a_small_difference_is_not_told_however_well_it_is_known(difference, is_said):
+    assert bool(SecondOpinion(np.full((4, 2), difference), np.zeros((4, 2)), 0.0).words(np.zeros((4, 2)))) == is_said
+
+
 @pytest.mark.parametrize(
     ("outside", "said"),
     [(0.1, ""), (0.15, "finds 15 % of these draws as unlikely as the least likely 1 % of its own"), (np.nan, "")],

@@ -26,6 +26,7 @@ _LARGEST_RHAT = 1.05
 
 _TAILS = 0.05, 0.95  # quantiles that posteriors are compared by
 _CHANCE = 0.01  # that two right posteriors differ by more than errors allow, in any of the statistics of all parameters
+_NEAR = 0.1  # posterior standard deviations: a smaller difference matters to nobody
 _NUM_OPINIONS = 8  # fits that tell the error of the second opinion, as chains of ``sample_likelihood_free`` do
 _LEAST_LIKELY = 0.01  # share of a posterior, where its own density is lowest
 # Share of the draws, less _LEAST_LIKELY, where the other posterior is least likely: a lower bound of the total
@@ -49,7 +50,7 @@ class SecondOpinion(NamedTuple):
     def words(self, errors) -> str:
         """Say where the posteriors differ by more than chance; ``errors`` (4, d) are those of the other posterior."""
         limits = -ndtri(0.5 * _CHANCE / self.differences.size) * np.hypot(errors, self.errors)
-        beyond = np.nan_to_num(np.abs(self.differences) - limits, nan=-1.0)
+        beyond = np.nan_to_num(np.abs(self.differences) - np.maximum(limits, _NEAR), nan=-1.0)
         shift, log_spread, low, high = self.differences[np.arange(4), beyond.argmax(axis=1)]
         words = (
             f"puts a mean {abs(shift):.2f} posterior standard deviations away",
