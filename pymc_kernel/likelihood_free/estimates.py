@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy.optimize import brentq
 
-from pymc_kernel.kernels.points import as_numbers
+from pymc_kernel.kernels.points import as_numbers, scales_of
 from pymc_kernel.linalg import LOG_2PI, definite_cholesky, whiten
 from pymc_kernel.parallel import one_blas_thread
 
@@ -172,15 +172,14 @@ def _moved(weights, positions):
 
     def moved(left_out=()):
         rest = np.delete(z, left_out, axis=0)
-        return _statistics(rest, np.delete(weights, left_out)) - _statistics(rest, np.ones(len(rest)))
+        return statistics_of(rest, np.delete(weights, left_out)) - statistics_of(rest)
 
     without = [moved(batch) for batch in np.array_split(np.arange(len(z)), _BATCHES)]
     return moved(), np.std(without, axis=0) * np.sqrt(_BATCHES - 1.0)
 
 
-def _statistics(z, weights):
-    """Return means, log spreads and quantiles (4, d) of weighted draws (n, d)."""
-    shares = weights / weights.sum()
-    mean = shares @ z
-    ends = np.quantile(z, _QUANTILES, axis=0, weights=weights, method="inverted_cdf")
-    return np.array([mean, 0.5 * np.log(shares @ (z - mean) ** 2), *ends])
+def statistics_of(points: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """Return means, log spreads, 5 % and 95 % quantiles (4, d) of points (n, d) with weights (n,), equal if None."""
+    mean, spread = scales_of(points, weights)
+    ends = np.quantile(points, _QUANTILES, axis=0, weights=weights, method="inverted_cdf")
+    return np.array([mean, np.log(spread), *ends])

@@ -184,17 +184,16 @@ def fitted(
 
     for driver in sorted(drivers, key=first_score)[:_LIKELY]:
         scalings = _scalings(*terms[driver], score_of, ends[:, driver], powers)
-        for degree in _POWERS_OF:
+        for degree, its_powers in _POWERS_OF.items():
             regression = _Regression(scaled, driver, weights, targets, degree)
-            suited = [scaling for scaling in scalings if scaling.power in _POWERS_OF[degree]]
+            suited = [scaling for scaling in scalings if scaling.power in its_powers]
             fits += [(regression.fit(scaling)[0], scaling, driver, regression) for scaling in suited]
     for power in powers:
         of_degrees = []
-        for degree in _POWERS_OF:
-            likely = [fit for fit in fits if fit[1].power == power and fit[3].degree == degree]
-            if likely:
-                _, scaling, driver, regression = min(likely, key=lambda fit: fit[0])
-                of_degrees.append((*regression.with_best_rate(scaling, ends[:, driver]), driver, degree))
+        for degree in (degree for degree, its_powers in _POWERS_OF.items() if power in its_powers):
+            likely = [fit for fit in fits if (fit[1].power, fit[3].degree) == (power, degree)]
+            _, scaling, driver, regression = min(likely, key=lambda fit: fit[0])
+            of_degrees.append((*regression.with_best_rate(scaling, ends[:, driver]), driver, degree))
         score, scaling, coefficients, driver, degree = min(of_degrees, key=lambda fit: fit[0])
         form = _normal_form(coefficients, degree, scaled_draws, driver, scaling, center, spread)
         if form is not None and score < of_quadratic:
@@ -315,11 +314,11 @@ def _normal_form(coefficients, degree, draws, driver, scaling, center, spread):
     slopes = np.concatenate([steady.reshape(degree + 1, c), unused, scaled[None]]) @ from_unit.T
     v, whole = w @ to_unit, share == 1.0
     # What e does not scale has no center where its share is zero: there l is the nearest multiple of e.
-    slopes[4, whole] += (_powers(u, 3) @ slopes[:4, whole]).mean(axis=0) / scaling.at(u).mean()
-    slopes[:4, whole] = 0.0
+    slopes[-1, whole] += (_powers(u, 3) @ slopes[:-1, whole]).mean(axis=0) / scaling.at(u).mean()
+    slopes[:-1, whole] = 0.0
     # What e scales has its center among the draws: where its share is zero, fits say anything.
     with np.errstate(divide="ignore", invalid="ignore"):
-        slopes[4] = share * np.clip(np.where(share > 0.0, slopes[4] / share, 0.0), v.min(axis=0), v.max(axis=0))
+        slopes[-1] = share * np.clip(np.where(share > 0.0, slopes[-1] / share, 0.0), v.min(axis=0), v.max(axis=0))
     to_unit, from_unit = to_unit / spread[others, None], from_unit * spread[others]
     log_unit = np.linalg.slogdet(to_unit)[1] - math.log(spread[driver])
     unit = driver, others, center, spread[driver], to_unit, from_unit

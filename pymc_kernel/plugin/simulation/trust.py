@@ -10,8 +10,8 @@ import xarray as xr
 from scipy.special import ndtri
 
 from pymc_kernel.embeddings.inputs import OUTSIDE, typicality
-from pymc_kernel.kernels.points import scales_of
 from pymc_kernel.likelihood_free import LearnedLikelihood
+from pymc_kernel.likelihood_free.estimates import statistics_of
 from pymc_kernel.plugin.warn import report_all
 from pymc_kernel.rounds import LocalLikelihood, sample_particles
 from pymc_kernel.rounds.cautious import NUM_PARTICLES
@@ -24,10 +24,8 @@ _FEW_EFFECTIVE = 30  # effective number of simulations, below which a warning is
 # fresh and strangers), none was wrong.
 _LARGEST_RHAT = 1.05
 
-_TAILS = 0.05, 0.95  # quantiles that posteriors are compared by
 _CHANCE = 0.01  # that two right posteriors differ by more than errors allow, in any of the statistics of all parameters
 _NEAR = 0.1  # posterior standard deviations: a smaller difference matters to nobody
-_NUM_OPINIONS = 8  # fits that tell the error of the second opinion, as chains of ``sample_likelihood_free`` do
 _LEAST_LIKELY = 0.01  # share of a posterior, where its own density is lowest
 # Share of the draws, less _LEAST_LIKELY, where the other posterior is least likely: a lower bound of the total
 # variation distance, which is .11 between two normal distributions whose means are .28 standard deviations apart.
@@ -40,7 +38,7 @@ class SecondOpinion(NamedTuple):
     differences: np.ndarray
     """(4, d), its means, log spreads, 5 % and 95 % quantiles minus those of the posterior, in its standard deviations.
 
-    The rows of this and other arrays (4, d) are those of :func:`_statistics`.
+    The rows of this and other arrays (4, d) are those of :func:`statistics_of`.
     """
     errors: np.ndarray
     """(4, d), standard errors of its own."""
@@ -99,12 +97,10 @@ def second_opinion(posterior, latent, summaries, observed, make_prior: Callable[
     ``latent`` (n, d) and ``summaries`` (n, q) are of all simulations from the prior, including failed ones. Its errors
     are those of draws around the learned likelihood, as weights of its particles.
     """
-    given = _statistics(posterior.points, posterior.weights)
-    scale = np.exp(given[1])
+    given = statistics_of(posterior.points, posterior.weights)
     latent, summaries = (rows[np.isfinite(latent).all(axis=1)] for rows in (latent, summaries))
     try:
-        fit = LearnedLikelihood(num_replicates=_NUM_OPINIONS).fit(latent, summaries, rng)
-        likelihood = LocalLikelihood(fit, observed, None)
+        likelihood = LocalLikelihood(LearnedLikelihood().fit(latent, summaries, rng), observed, None)
         draws = sample_particles(rng, make_prior(), likelihood, NUM_PARTICLES)
     except ValueError:  # too few simulations, or all the same; a prior without density or with nothing like the data
         return SecondOpinion(*np.full((2, *given.shape), np.nan), np.nan)
@@ -115,11 +111,9 @@ def second_opinion(posterior, latent, summaries, observed, make_prior: Callable[
         ratios = one(draws.positions) - draws.log_likelihood
         # Resampled, too: particles are as many draws.
         weights = np.exp(ratios - ratios.max()) * rng.standard_exponential(len(ratios))
-        others.append(_statistics(draws.positions, weights / weights.sum()))
-    found = _statistics(draws.positions)
-    return SecondOpinion(
-        _apart(found, given, scale), _apart(np.array(others), given, scale).std(axis=0, ddof=1), outside
-    )
+        others.append(statistics_of(draws.positions, weights / weights.sum()))
+    found, errors = _apart(statistics_of(draws.positions), given), _apart(np.array(others), given).std(axis=0, ddof=1)
+    return SecondOpinion(found, errors, outside)
 
 
 class Weighted(NamedTuple):
@@ -129,16 +123,9 @@ class Weighted(NamedTuple):
     weights: np.ndarray | None = None
 
 
-def _statistics(points, weights=None) -> np.ndarray:
-    """Return means, logarithms of standard deviations, and 5 % and 95 % quantiles (4, d) of points (n, d)."""
-    mean, spread = scales_of(points, weights)
-    quantiles = np.quantile(points, _TAILS, axis=0, weights=weights, method="inverted_cdf")
-    return np.array([mean, np.log(spread), *quantiles])
-
-
-def _apart(statistics, given, scale):
-    """Return statistics (..., 4, d) minus those given (4, d); all but logarithms in units of the scales (d,)."""
-    units = np.broadcast_to(scale, given.shape).copy()
+def _apart(statistics, given):
+    """Return statistics (..., 4, d) minus those given (4, d); all but logarithms in units of the spreads of these."""
+    units = np.tile(np.exp(given[1]), (len(given), 1))
     units[1] = 1.0
     return (statistics - given) / units
 
@@ -148,8 +135,8 @@ def errors_of_learning(posterior, replicates) -> np.ndarray:
 
     NaN for a single replicate.
     """
-    given = _statistics(posterior.points, posterior.weights)
-    apart = _apart(np.array([_statistics(one.points, one.weights) for one in replicates]), given, np.exp(given[1]))
+    given = statistics_of(posterior.points, posterior.weights)
+    apart = _apart(np.array([statistics_of(one.points, one.weights) for one in replicates]), given)
     return apart.std(axis=0, ddof=1) if len(apart) > 1 else np.full(given.shape, np.nan)
 
 
