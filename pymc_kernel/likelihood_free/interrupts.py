@@ -73,52 +73,57 @@ def time_limit(seconds: float | None) -> Iterator[None]:
     """Raise :class:`TimedOut` inside of the ``with`` block once it has run for ``seconds``; None for no limit.
 
     In the main thread a signal raises it, which also ends a sleep or a wait; in other threads, and on Windows, it is
-    raised at the next step of Python code. Compiled code that never returns to Python cannot be stopped:
-    let such a simulator run its own process, with its own limit. The caller's own timer keeps running.
+    raised at the next step of Python code. Python drops what is raised while an object is deleted, and a bare
+    ``except`` may catch it: it is raised again after each further ``seconds``, at most once a second. Compiled code
+    that never returns to Python cannot be stopped: let such a simulator run its own process, with its own limit. The
+    caller's own timer keeps running.
     """
     if seconds is None:
         yield
         return
     thread = threading.current_thread()
     by_signal = thread is threading.main_thread() and hasattr(signal, "pthread_kill")
-    lock = threading.Lock()
-    is_due = is_over = False
+    lock, over = threading.Lock(), threading.Event()
+    is_due = False
 
-    def strike():
+    def keep_time():
         nonlocal is_due
-        with lock:
-            if is_over:
-                return
-            is_due = True
-            if by_signal:
-                signal.pthread_kill(thread.ident, signal.SIGALRM)
-            else:
-                _set_exception(thread, ctypes.py_object(TimedOut))
+        wait = seconds
+        while not over.wait(wait):
+            with lock:
+                if over.is_set():
+                    return
+                is_due = True
+                if by_signal:
+                    signal.pthread_kill(thread.ident, signal.SIGALRM)
+                else:
+                    _set_exception(thread, ctypes.py_object(TimedOut))
+            wait = max(seconds, 1.0)
 
     def ring(number, frame):
-        if is_due and not is_over:
+        if is_due and not over.is_set():
             raise TimedOut
         if not is_due and callable(before):  # the caller's own alarm
             before(number, frame)
 
     # A thread keeps the time, not the process's one timer, which may be the caller's.
-    timer = threading.Timer(seconds, strike)
-    timer.daemon = True
+    keeper = threading.Thread(target=keep_time, daemon=True)
     before = signal.signal(signal.SIGALRM, ring) if by_signal else None
     try:
-        timer.start()
-        yield
-    finally:
         try:
-            timer.cancel()
-            with lock:
-                is_over = True
+            keeper.start()
+            yield
         finally:
-            if by_signal:
-                signal.signal(signal.SIGALRM, before)  # a signal that has come is handled before
-            else:
-                # An exception that was set but not yet raised would be raised in the caller's code.
-                _set_exception(thread, None)
+            over.set()
+    finally:
+        over.set()  # the line above may have been interrupted
+        with lock:  # no ring is on its way
+            pass
+        if by_signal:
+            signal.signal(signal.SIGALRM, before)  # a signal that has come is handled before
+        else:
+            # An exception that was set but not yet raised would be raised in the caller's code.
+            _set_exception(thread, None)
 
 
 def _set_exception(thread, exception):

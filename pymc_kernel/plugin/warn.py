@@ -1,6 +1,7 @@
 """Warnings that point to the user's line; those about a result are stored with it, for :func:`diagnose`."""
 
 import os
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -33,6 +34,19 @@ def report(message: str, stats: Any) -> None:
     """Warn about a result, and store the message in its statistics: a dataset, or a group of a DataTree."""
     warn_user(message)
     stats.attrs[_FINDINGS] = "\n".join([*findings_in(stats), message])
+
+
+def judgements(*checks: Callable[[], str]) -> str:
+    """Return what checks of finished draws say, joined; an interrupt or an error ends the checks alone."""
+    said = []
+    try:
+        for check in checks:
+            said.append(check())
+    except (Exception, KeyboardInterrupt) as error:
+        said.append(
+            f"the draws are kept, but checks of them were ended by {type(error).__name__}: {error}".rstrip(": ")
+        )
+    return " Besides, ".join(filter(None, said))
 
 
 def report_all(problems: list[str], advice: str, stats: Any) -> None:

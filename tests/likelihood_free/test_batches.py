@@ -253,6 +253,27 @@ def test_a_sleep_handlers_of_the_simulator_and_limits_within_let_it_pass(work):
         assert limited(3.0, 0.05)[0] == "timed out"
 
 
+class SlowToDelete:
+    def __del__(self):
+        work_for(0.5)  # Python drops what is raised here
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("place", [lambda f: f(), in_a_thread], ids=["main thread", "another thread"])
+def test_a_strike_that_is_dropped_is_followed_by_another(place):
+    def work():
+        SlowToDelete()
+        work_for(5.0)
+
+    def seconds_until_stopped():
+        start = time.perf_counter()
+        with pytest.raises(TimedOut), time_limit(0.05):
+            work()
+        return time.perf_counter() - start
+
+    assert 0.5 < place(seconds_until_stopped) < 3.0
+
+
 def test_nothing_strikes_after_the_block():
     def many():
         for _ in range(100):

@@ -31,6 +31,14 @@ def test_same_draws_for_one_and_two_cores(model):
     assert not np.array_equal(found[0][names[0]].isel(chain=0), found[0][names[0]].isel(chain=1))
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("the solver gave up")])
+def test_draws_are_kept_where_a_check_of_them_is_ended(error, monkeypatch):
+    monkeypatch.setattr("pymc_kernel.plugin.samplers.step_methods.open_ends", mock.Mock(side_effect=error))
+    with exact_model(), pytest.warns(UserWarning, match="sample_khmc: the draws are kept, but .*(Interrupt|gave up)$"):
+        idata = sample_khmc(50, tune=120, chains=1)
+    assert idata["posterior"].sizes["draw"] == 50
+
+
 def rarely_possible(rng, theta, observed):
     """Half of the estimates are zero, so that a start takes a random number of them."""
     return noisy_normal(rng, theta, observed) if rng.random() < 0.5 else -np.inf

@@ -3,6 +3,7 @@
 import math
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from unittest.mock import Mock
 
 import numpy as np
 import pymc as pm
@@ -274,6 +275,19 @@ def test_a_ridge_that_particles_have_not_gone_along_is_reported(rng):
         pm.Potential("ridge", -0.5 * ((x[0] / 100.0) ** 2 + (x[1] - 0.001 * x[0] ** 3) ** 2))
     with pytest.warns(UserWarning, match=r"sample_pmc: the draws end where the posterior goes on, at .*x\[0\] = "):
         sample_pmc(model, iterations=4, start=rng.standard_normal((400, 2)))
+
+
+@heavy_weights
+@pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("the solver gave up")])
+def test_draws_are_kept_where_a_check_of_them_is_ended(error, monkeypatch):
+    monkeypatch.setattr("pymc_kernel.plugin.samplers.population.open_ends", Mock(side_effect=error))
+    with pm.Model() as model:
+        pm.Normal("x", shape=2)
+    with pytest.warns(
+        UserWarning, match="sample_pmc: the draws are kept, but .*(KeyboardInterrupt|the solver gave up)$"
+    ):
+        posterior = sample_pmc(model, 100, iterations=4, random_seed=1)["posterior"]
+    assert posterior.sizes["draw"] == 100
 
 
 @pytest.mark.parametrize(("iterations", "chains"), [(6, 2), (2, 1)])

@@ -28,7 +28,7 @@ from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, nor
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.samplers.surrogate import initvals_at
-from pymc_kernel.plugin.warn import report, warn_user
+from pymc_kernel.plugin.warn import judgements, report, warn_user
 
 _ENOUGH = 0.2  # distance at which an emulated model is good enough: at least six of ten proposals are accepted
 _STUCK = 0.1  # share of a chain without a move of one group, above which to warn: ten such stretches fill a chain
@@ -180,8 +180,10 @@ def _along_emulated(model, emulated, draws, tune, rng, began, settings) -> xr.Da
         step = EmulatedNUTS(emulated)
         idata = pm.sample(draws, tune=tune, step=step, random_seed=seeds, **settings)
     emulation, groups = emulated.emulation, getattr(idata, "children", {})
-    if "posterior" in groups and (said := normality_of_posterior(model, idata["posterior"].to_dataset(), rng)):
-        report(f"sample_khmc: {said}", groups.get("sample_stats", idata))
+    if "posterior" in groups:
+        posterior = idata["posterior"].to_dataset()
+        if said := judgements(lambda: normality_of_posterior(model, posterior, rng)):
+            report(f"sample_khmc: {said}", groups.get("sample_stats", idata))
     if "stuck" in groups.get("sample_stats", ()):
         report_stuck_groups(groups["sample_stats"], emulation.noise_sd)
     for name in {"posterior", "sample_stats"} & set(groups):
@@ -210,15 +212,19 @@ def _say(model, step, idata, rng):
     """Give one warning for all chains together."""
     stats = idata["sample_stats"]
     weights, raised = stats["log_weight"].values, stats["raised"].values
-    words = [raised_warning(int(raised.sum()), weights.size, step.density.error), missing_mass_warning(weights.ravel())]
+    checks = [
+        lambda: raised_warning(int(raised.sum()), weights.size, step.density.error),
+        lambda: missing_mass_warning(weights.ravel()),
+    ]
     posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
     if {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
         draws, levels = unconstrained_draws(posterior, model), stats["lp"].values
         if np.isfinite(draws).all():  # rounding may have put a draw at a bound
-            words.append(step.open_end_warning(draws, levels, rng))
+            checks.append(lambda: step.open_end_warning(draws, levels, rng))
             if normal_blocks(model):
-                words.append(normality_of_draws(step.density, np.concatenate(draws), step.coordinates, rng))
-    if said := " Besides, ".join(w for w in words if w):
+                flat = np.concatenate(draws)
+                checks.append(lambda: normality_of_draws(step.density, flat, step.coordinates, rng))
+    if said := judgements(*checks):
         report(f"sample_khmc: {said}", stats)
 
 

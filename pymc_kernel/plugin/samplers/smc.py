@@ -16,7 +16,7 @@ from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import check_prior_draws, prior_expression, with_finite_columns
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
-from pymc_kernel.plugin.warn import report
+from pymc_kernel.plugin.warn import judgements, report
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.moves import Hamiltonian
 
@@ -312,7 +312,8 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     idata = _tidied(pm.sample_smc(draws, kernel=kernel, **kwargs))
     model = pm.modelcontext(kwargs.get("model"))
     _warn(idata["posterior"].to_dataset()[[v.name for v in model.free_RVs]], idata["smc_stats"])
-    if said := normality_of_posterior(model, idata["posterior"].to_dataset(), np.random.default_rng(0)):
+    posterior, rng = idata["posterior"].to_dataset(), np.random.default_rng(0)
+    if said := judgements(lambda: normality_of_posterior(model, posterior, rng)):
         report(f"sample_smc: {said}", idata["smc_stats"])
     return idata
 
