@@ -171,14 +171,17 @@ class CautiousRounds:
         """Return likelihoods that are learned anew from all simulations, each time with random weights of them.
 
         A Bayesian bootstrap (Rubin 1981): the choices of a fit vary with the weights, while its own ``replicates`` keep
-        them fixed.
+        them fixed. Each simulation has a weight of one on average over the fits, so that together they are no further
+        off, to first order, than one fit with equal weights; in return a standard deviation over k fits is only the
+        root of k / (k + 1) of that over independent ones. Posteriors of four such fits were harder to tell from the
+        reference than of four independent ones by .016 +- .004, in the accuracy of a classifier (table community).
         """
         known, parameters, summaries = state.likelihood, state.parameters[state.near], state.summaries[state.near]
         matches = (state.summaries == state.observed).all(axis=1)
         estimator = replace(self.estimator, num_replicates=0)
         replicates, found = known.replicates() or [known], []
-        for i in range(number):
-            weights = rng.standard_exponential(len(matches))
+        shares = rng.standard_exponential((number, len(matches)))
+        for i, weights in enumerate(number * shares / shares.sum(axis=0)):
             fit = estimator.fit(parameters, summaries, rng, weights=weights[state.near])
             one = replace(replicates[i % len(replicates)], fit=fit)
             if known.match is not None:

@@ -240,3 +240,13 @@ def test_refits_lie_as_far_apart_as_simulations_leave_open():
     error = 0.5 / np.sqrt(300)
     assert 0.6 * error < np.std(means) < 2.0 * error
     assert abs(np.mean(means) - mean(state.likelihood)) < error
+
+
+def test_weights_of_refits_are_one_on_average(monkeypatch):
+    rng, config, given = np.random.default_rng(8), CautiousRounds(100, rounds=1), []
+    state, theta = config.propose(rng, config.init(STANDARD, np.zeros(1)))
+    state = config.update(rng, state, theta, theta + 0.5 * rng.standard_normal(theta.shape))
+    monkeypatch.setattr(LearnedLikelihood, "fit", lambda *args, weights: given.append(weights) or state.likelihood.fit)
+    config.refits(rng, state, 5)
+    np.testing.assert_allclose(np.mean(given, axis=0), np.ones(100))
+    assert 0.6 < np.var(given) < 0.75  # of five times a share: (5 - 1) / (5 + 1)
