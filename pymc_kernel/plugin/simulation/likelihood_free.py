@@ -107,10 +107,10 @@ def sample_likelihood_free(
     No sampler finds a narrow mode on a broad hill unless a draw happens to land in it, which is unlikely in five or
     more dimensions: the evidence then lacks the mode's mass, no check shows it, and runs that agree do not rule it out.
 
-    Each chain has its own likelihood, learned anew from all simulations with random weights (Bayesian bootstrap), so
-    means of chains differ by the error of learning, and R-hat shows it. The Monte Carlo errors of ``az.summary`` are
-    smaller: they are of the mean of all chains, which is no more accurate than one of them. Effective sizes count
-    draws, not simulations. With ``chains=1`` the best likelihood is used.
+    Each chain has its own likelihood, learned anew from all simulations with random weights (Bayesian bootstrap), one
+    on average over the chains. So means of chains differ by the error of learning, and R-hat shows it. The Monte Carlo
+    errors of ``az.summary`` are smaller: they are of the mean of all chains, whose error of learning is about as large
+    as the chains lie apart. Effective sizes count draws, not simulations. ``chains=1`` uses the best likelihood.
 
     A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: the
     effective number of earlier simulations where a round simulates is at least 5 d + 10, and 1.5 % of all. An interrupt
