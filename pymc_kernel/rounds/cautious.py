@@ -174,7 +174,7 @@ class CautiousRounds:
         them fixed. Each simulation has a weight of one on average over the fits, so that together they are no further
         off, to first order, than one fit with equal weights; in return a standard deviation over k fits is only the
         root of k / (k + 1) of that over independent ones. Posteriors of four such fits were harder to tell from the
-        reference than of four independent ones by .016 +- .004, in the accuracy of a classifier (table community).
+        reference than of four independent ones by .014 +- .003, in the accuracy of a classifier (table community).
         """
         known, parameters, summaries = state.likelihood, state.parameters[state.near], state.summaries[state.near]
         matches = (state.summaries == state.observed).all(axis=1)
