@@ -116,9 +116,8 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         finally:
             over.set()
     finally:
-        over.set()  # the line above may have been interrupted
         with lock:  # no ring is on its way
-            pass
+            over.set()  # the line above may have been interrupted
         if by_signal:
             signal.signal(signal.SIGALRM, before)  # a signal that has come is handled before
         else:

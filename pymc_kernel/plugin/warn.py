@@ -36,8 +36,8 @@ def report(message: str, stats: Any) -> None:
     stats.attrs[_FINDINGS] = "\n".join([*findings_in(stats), message])
 
 
-def judgements(*checks: Callable[[], str]) -> str:
-    """Return what checks of finished draws say, joined; an interrupt or an error ends the checks alone."""
+def report_checks(sampler: str, stats: Any, *checks: Callable[[], str]) -> None:
+    """Report what checks of finished draws say, in one warning; an interrupt or an error ends the checks alone."""
     said = []
     try:
         for check in checks:
@@ -46,7 +46,8 @@ def judgements(*checks: Callable[[], str]) -> str:
         said.append(
             f"the draws are kept, but checks of them were ended by {type(error).__name__}: {error}".rstrip(": ")
         )
-    return " Besides, ".join(filter(None, said))
+    if words := " Besides, ".join(filter(None, said)):
+        report(f"{sampler}: {words}", stats)
 
 
 def report_all(problems: list[str], advice: str, stats: Any) -> None:

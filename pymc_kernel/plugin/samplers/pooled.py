@@ -28,7 +28,7 @@ from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, nor
 from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.samplers.surrogate import initvals_at
-from pymc_kernel.plugin.warn import judgements, report, warn_user
+from pymc_kernel.plugin.warn import report, report_checks, warn_user
 
 _ENOUGH = 0.2  # distance at which an emulated model is good enough: at least six of ten proposals are accepted
 _STUCK = 0.1  # share of a chain without a move of one group, above which to warn: ten such stretches fill a chain
@@ -182,8 +182,8 @@ def _along_emulated(model, emulated, draws, tune, rng, began, settings) -> xr.Da
     emulation, groups = emulated.emulation, getattr(idata, "children", {})
     if "posterior" in groups:
         posterior = idata["posterior"].to_dataset()
-        if said := judgements(lambda: normality_of_posterior(model, posterior, rng)):
-            report(f"sample_khmc: {said}", groups.get("sample_stats", idata))
+        stats = groups.get("sample_stats", idata)
+        report_checks("sample_khmc", stats, lambda: normality_of_posterior(model, posterior, rng))
     if "stuck" in groups.get("sample_stats", ()):
         report_stuck_groups(groups["sample_stats"], emulation.noise_sd)
     for name in {"posterior", "sample_stats"} & set(groups):
@@ -224,8 +224,7 @@ def _say(model, step, idata, rng):
             if normal_blocks(model):
                 flat = np.concatenate(draws)
                 checks.append(lambda: normality_of_draws(step.density, flat, step.coordinates, rng))
-    if said := judgements(*checks):
-        report(f"sample_khmc: {said}", stats)
+    report_checks("sample_khmc", stats, *checks)
 
 
 def _check_for_sample(kwargs, model):

@@ -22,7 +22,7 @@ from pymc_kernel.plugin.model.unconstrained import (
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
 from pymc_kernel.plugin.samplers.chain_warnings import open_end_warning
-from pymc_kernel.plugin.warn import judgements, report
+from pymc_kernel.plugin.warn import report, report_checks
 from pymc_kernel.scores import Finite
 from pymc_kernel.smc import population
 from pymc_kernel.smc.weights import log_mean_exp, normalized, resample
@@ -133,11 +133,12 @@ def sample_pmc(
         results.pop()
     tree = _tree(model, results, draws)
     posterior, rng = tree["posterior"].to_dataset(), results[-1][-1]
-    if said := judgements(
+    report_checks(
+        "sample_pmc",
+        tree["pmc_stats"],
         lambda: _beyond_the_ends(model, density, posterior, rng),
         lambda: normality_of_posterior(model, posterior, rng),
-    ):
-        report(f"sample_pmc: {said}", tree["pmc_stats"])
+    )
     return tree
 
 

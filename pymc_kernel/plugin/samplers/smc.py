@@ -16,7 +16,7 @@ from pymc_kernel.plugin.arguments import check_keywords, keywords_of
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
 from pymc_kernel.plugin.model.priors import check_prior_draws, prior_expression, with_finite_columns
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_posterior
-from pymc_kernel.plugin.warn import judgements, report
+from pymc_kernel.plugin.warn import report, report_checks
 from pymc_kernel.smc import moves, tempering
 from pymc_kernel.smc.moves import Hamiltonian
 
@@ -313,8 +313,7 @@ def sample_smc(draws: int = 2000, kernel: type = KernelHMCSMC, **kwargs: Any) ->
     model = pm.modelcontext(kwargs.get("model"))
     _warn(idata["posterior"].to_dataset()[[v.name for v in model.free_RVs]], idata["smc_stats"])
     posterior, rng = idata["posterior"].to_dataset(), np.random.default_rng(0)
-    if said := judgements(lambda: normality_of_posterior(model, posterior, rng)):
-        report(f"sample_smc: {said}", idata["smc_stats"])
+    report_checks("sample_smc", idata["smc_stats"], lambda: normality_of_posterior(model, posterior, rng))
     return idata
 
 
