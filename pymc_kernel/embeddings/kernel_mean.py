@@ -8,7 +8,7 @@ from scipy.special import logsumexp
 from pymc_kernel.embeddings.inputs import latent_kernel
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.kernels.base import gram_times
-from pymc_kernel.kernels.points import as_points, check_whole
+from pymc_kernel.kernels.points import as_points, check_whole, systematic
 from pymc_kernel.parallel import one_blas_thread
 
 _PREIMAGE_STEPS = 200  # of the fixed point, at most
@@ -258,6 +258,4 @@ def signed_quantiles(points: np.ndarray, weights: np.ndarray, probabilities: np.
 
 def resample(weights: np.ndarray, size: int, rng: np.random.Generator) -> np.ndarray:
     """Return ``size`` indices with frequencies as near to ``weights`` as one uniform number allows, in random order."""
-    edges = np.cumsum(weights)
-    places = (rng.random() + np.arange(size)) / size * edges[-1]
-    return rng.permutation(np.minimum(np.searchsorted(edges, places, side="right"), len(weights) - 1))
+    return rng.permutation(systematic(weights, size, rng))

@@ -178,6 +178,18 @@ def _moved(weights, positions):
     return moved(), np.std(without, axis=0) * np.sqrt(_BATCHES - 1.0)
 
 
+def bootstrap_weights(rng: np.random.Generator, replicates: int, size: int) -> np.ndarray:
+    """Return random weights (replicates, size) of simulations, each one's of mean one over the replicates.
+
+    A Bayesian bootstrap (Rubin 1981) whose replicates are together no further off, to first order, than one fit with
+    equal weights; in return a standard deviation over k of them is only the root of k / (k + 1) of that over
+    independent ones. Posteriors of four such fits of a learned likelihood were harder to tell from the reference than
+    of four independent ones by .014 +- .003, in the accuracy of a classifier (table community).
+    """
+    shares = rng.standard_exponential((replicates, size))
+    return replicates * shares / shares.sum(axis=0)
+
+
 def statistics_of(points: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
     """Return means, log spreads, 5 % and 95 % quantiles (4, d) of points (n, d) with weights (n,), equal if None."""
     mean, spread = scales_of(points, weights)

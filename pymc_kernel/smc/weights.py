@@ -5,7 +5,7 @@ import math
 import numpy as np
 from scipy.special import logsumexp, softmax
 
-from pymc_kernel.kernels.points import as_numbers, check_whole
+from pymc_kernel.kernels.points import as_numbers, check_whole, systematic
 
 _BISECTIONS = 60  # of a temperature in (0, 1]: beyond the last bit of a number
 _SUM_TOLERANCE = 1e-6  # tolerance for rounding in the sum of a user's weights
@@ -85,8 +85,7 @@ def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wan
 def resample(rng: np.random.Generator, weights: np.ndarray, size: int) -> np.ndarray:
     """Return ``size`` indices drawn by weights (n,), not negative and of sum one, in increasing order. O(n + size).
 
-    Systematic resampling: unbiased, and of the usual schemes the one that varies least in practice (Douc, Cappe and
-    Moulines 2005).
+    Systematic: the indices are as often there as their weights say, to within one.
     """
     weights = as_numbers(weights, "weights")
     if weights.ndim != 1 or weights.size == 0:
@@ -94,7 +93,4 @@ def resample(rng: np.random.Generator, weights: np.ndarray, size: int) -> np.nda
     if not ((weights >= 0.0).all() and abs(weights.sum() - 1.0) < _SUM_TOLERANCE):
         raise ValueError("weights must be finite, not negative, and sum to one.")
     check_whole(least=0, size=size)
-    points = (np.arange(size) + rng.random()) / size
-    # Indices at which the cumulated weights first exceed the points; where rounding keeps their sum below a point, the
-    # last one with weight.
-    return np.minimum(np.searchsorted(np.cumsum(weights), points, side="right"), np.flatnonzero(weights)[-1])
+    return systematic(weights, size, rng)

@@ -64,6 +64,15 @@ def test_chains_are_as_far_apart_as_sixty_simulations_make_them():
     assert 0.06 < float(theta.mean("draw").std(ddof=1) / theta.std("draw").mean()) < 0.35
 
 
+def test_chains_are_together_as_far_off_as_one():
+    """Their random weights are one on average: independent ones would move the mean of all by a quarter of a chain."""
+    one, chains = (
+        accepted(draws=1000, chains=n, num_simulations=2000, summary=np.mean)["posterior"]["theta"] for n in (1, 16)
+    )
+    apart = float(chains.mean("draw").std(ddof=1))
+    assert 0.0 < abs(float(chains.mean() - one.mean())) < 0.05 * apart
+
+
 @pytest.mark.parametrize("wrong", [{"quantile": 0.0}, {"draws": 0}])
 def test_mistakes_are_named(wrong):
     with pytest.raises(ValueError, match=next(iter(wrong))):

@@ -10,6 +10,7 @@ import xarray as xr
 
 from pymc_kernel.embeddings import FittedRule, KernelBayesRule
 from pymc_kernel.embeddings.kernel_mean import smoothed_draws
+from pymc_kernel.likelihood_free.estimates import bootstrap_weights
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
@@ -132,7 +133,7 @@ def sample_kbr(
         fitted = rule.fit(latent, summaries, rng=rng)
     near = fitted.near(observed, rng)
     (posterior,) = near.posteriors(observed)
-    factors = rng.standard_exponential((max(chains, NUM_REPLICATES), len(near.latent)))
+    factors = bootstrap_weights(rng, max(chains, NUM_REPLICATES), len(near.latent))
     replicates = [near.refitted(row).posteriors(observed)[0] for row in factors]
     used = replicates[:chains] if chains > 1 else [posterior]
     positions = np.concatenate([smoothed_draws(one.points, one.weights, draws, rng) for one in used])

@@ -10,6 +10,7 @@ import xarray as xr
 from pymc_kernel.embeddings.kernel_mean import resample
 from pymc_kernel.kernels.points import robust_scales
 from pymc_kernel.likelihood_free import regression_adjusted, rejection
+from pymc_kernel.likelihood_free.estimates import bootstrap_weights
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.plugin.simulation.pairs import Summary, learned_from, learned_groups, warn_of_failed_pairs
@@ -108,7 +109,7 @@ def sample_abc(
         return Weighted(moved, shares)
 
     posterior = adjusted(weights)
-    factors = rng.standard_exponential((max(chains, NUM_REPLICATES), len(weights)))
+    factors = bootstrap_weights(rng, max(chains, NUM_REPLICATES), len(weights))
     replicates = [adjusted(weights * row) for row in factors]
     used, draws = replicates[:chains] if chains > 1 else [posterior], draws or len(weights)
     positions = np.concatenate([one.points[resample(one.weights, draws, rng)] for one in used])
