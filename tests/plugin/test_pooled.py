@@ -33,7 +33,7 @@ def test_same_draws_for_one_and_two_cores(model):
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("the solver gave up")])
 def test_draws_are_kept_where_a_check_of_them_is_ended(error, monkeypatch):
-    monkeypatch.setattr("pymc_kernel.plugin.samplers.step_methods.open_ends", mock.Mock(side_effect=error))
+    monkeypatch.setattr("pymc_kernel.plugin.samplers.chain_warnings.open_ends", mock.Mock(side_effect=error))
     with exact_model(), pytest.warns(UserWarning, match="sample_khmc: the draws are kept, but .*(Interrupt|gave up)$"):
         idata = sample_khmc(50, tune=120, chains=1)
     assert idata["posterior"].sizes["draw"] == 50

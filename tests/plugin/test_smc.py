@@ -280,7 +280,7 @@ def test_a_ridge_that_particles_have_not_gone_along_is_reported(rng):
 @heavy_weights
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RuntimeError("the solver gave up")])
 def test_draws_are_kept_where_a_check_of_them_is_ended(error, monkeypatch):
-    monkeypatch.setattr("pymc_kernel.plugin.samplers.population.open_ends", Mock(side_effect=error))
+    monkeypatch.setattr("pymc_kernel.plugin.samplers.chain_warnings.open_ends", Mock(side_effect=error))
     with pm.Model() as model:
         pm.Normal("x", shape=2)
     with pytest.warns(

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pymc_kernel.mcmc.chain_checks import OpenEnd, coverage_of, is_missing_mass
+from pymc_kernel.mcmc.chain_checks import LogDensity, coverage_of, is_missing_mass, open_ends
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows
@@ -73,12 +73,18 @@ def missing_mass_warning(log_weights: np.ndarray) -> str:
     )
 
 
-def open_end_warning(found: Sequence[OpenEnd], names: Sequence[str]) -> str:
-    """Return a warning about ends of the draws beyond which the posterior goes on, or nothing."""
+def open_end_warning(
+    draws: np.ndarray, levels: np.ndarray, density: LogDensity, coordinates: Sequence[str], rng: np.random.Generator
+) -> str:
+    """Return a warning about ends of the draws (chain, draw, d) beyond which the posterior goes on, or nothing.
+
+    The draws are finite; ``levels`` (chain, draw) are their exact log densities, by ``density`` of one position (d,).
+    """
+    found = open_ends(rng, draws, levels, density)
     if not found:
         return ""
     worst = sorted(found, key=lambda e: -e.missing)[:_NAMED]
-    ends = ", ".join(f"{names[e.coordinate]} = {e.end:.3g} ({100.0 * e.missing:.2g} %)" for e in worst)
+    ends = ", ".join(f"{coordinates[e.coordinate]} = {e.end:.3g} ({100.0 * e.missing:.2g} %)" for e in worst)
     return (
         f"the draws end where the posterior goes on, at {ends} on the unconstrained scale: the chains lack what is "
         "beyond, in brackets how much, even where they agree. Reparametrize, so that the ridge that they follow "

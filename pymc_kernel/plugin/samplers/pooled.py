@@ -25,7 +25,7 @@ from pymc_kernel.plugin.model.priors import STARTS_TRIED, initial_position
 from pymc_kernel.plugin.model.unconstrained import unconstrained_draws
 from pymc_kernel.plugin.progress import progress_bar
 from pymc_kernel.plugin.reports.likelihood_checks import normality_of_draws, normality_of_posterior
-from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, raised_warning
+from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning, raised_warning
 from pymc_kernel.plugin.samplers.step_methods import DROPPED, KernelHMC
 from pymc_kernel.plugin.samplers.surrogate import initvals_at
 from pymc_kernel.plugin.warn import report, report_checks, warn_user
@@ -219,11 +219,12 @@ def _say(model, step, idata, rng):
     posterior = idata["posterior"].to_dataset() if "posterior" in idata.children else xr.Dataset()
     if {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
         draws, levels = unconstrained_draws(posterior, model), stats["lp"].values
-        if np.isfinite(draws).all():  # rounding may have put a draw at a bound
-            checks.append(lambda: step.open_end_warning(draws, levels, rng))
-            if normal_blocks(model):
-                flat = np.concatenate(draws)
-                checks.append(lambda: normality_of_draws(step.density, flat, step.coordinates, rng))
+        is_finite = np.isfinite(draws).all()  # rounding may have put a draw at a bound
+        if is_finite and not (step.shared or step.density.estimated):  # log densities that are those of the positions
+            checks.append(lambda: open_end_warning(draws, levels, step.density, step.coordinates, rng))
+        if is_finite and normal_blocks(model):
+            flat = np.concatenate(draws)
+            checks.append(lambda: normality_of_draws(step.density, flat, step.coordinates, rng))
     report_checks("sample_khmc", stats, *checks)
 
 

@@ -7,7 +7,6 @@ import xarray as xr
 from arviz_stats.base import array_stats
 
 from pymc_kernel.kernels.points import as_points
-from pymc_kernel.mcmc.chain_checks import open_ends
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.plugin.arguments import RandomSeed, check_whole
 from pymc_kernel.plugin.model.particle_density import compile_particle_density
@@ -148,8 +147,8 @@ def _beyond_the_ends(model, density, posterior, rng):
     if density.estimated or not np.isfinite(draws).all():  # rounding may have put a draw at a bound
         return ""
     levels = sum(density(np.concatenate(draws))).reshape(draws.shape[:2])
-    found = open_ends(rng, draws, levels, lambda position: float(sum(density(position[None]))[0]))
-    return open_end_warning(found, coordinate_names(model.value_vars, value_shapes(model)))
+    names = coordinate_names(model.value_vars, value_shapes(model))
+    return open_end_warning(draws, levels, lambda position: float(sum(density(position[None]))[0]), names, rng)
 
 
 def _one_chain(model, density, config, draws, iterations, start, rng, advance):

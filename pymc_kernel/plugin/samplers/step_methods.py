@@ -13,10 +13,9 @@ from pymc.step_methods.compound import Competence
 from pymc_kernel import scores
 from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
-from pymc_kernel.mcmc.chain_checks import open_ends
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.model.estimated import blocks_of
-from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning, open_end_warning
+from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep
 
 _ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
@@ -302,12 +301,6 @@ class KernelHMC(TransitionStep):
         if self.is_judged_alone:
             words.append(missing_mass_warning(np.array(self.log_weights)))
         return words
-
-    def open_end_warning(self, draws, log_densities, rng: np.random.Generator) -> str:
-        """Return a warning about ends of the draws (chain, draw, d) that are not ends of the density; or nothing."""
-        if self.shared or self.density.estimated:  # log densities do not depend on the position alone
-            return ""
-        return open_end_warning(open_ends(rng, draws, log_densities, self.density), self.coordinates)
 
     def _stats(self, state, info):
         of_move = {name: getattr(info, name) for name in ("move", "num_steps", "energy_error", "log_weight")}
