@@ -83,10 +83,7 @@ def next_temperature(log_likelihood: np.ndarray, inverse_temperature: float, wan
 
 
 def resample(rng: np.random.Generator, weights: np.ndarray, size: int) -> np.ndarray:
-    """Return ``size`` indices drawn by weights (n,), not negative and of sum one, in increasing order. O(n + size).
-
-    Systematic: the indices are as often there as their weights say, to within one.
-    """
+    """Return ``size`` systematic draws of indices, in order, by weights (n,) of sum one, none negative. O(n + size)."""
     weights = as_numbers(weights, "weights")
     if weights.ndim != 1 or weights.size == 0:
         raise ValueError(f"weights must be a vector with one entry for each particle, got shape {weights.shape}.")

@@ -223,8 +223,7 @@ def _say(model, step, idata, rng):
         if is_finite and not (step.shared or step.density.estimated):  # log densities that are those of the positions
             checks.append(lambda: open_end_warning(draws, levels, step.density, step.coordinates, rng))
         if is_finite and normal_blocks(model):
-            flat = np.concatenate(draws)
-            checks.append(lambda: normality_of_draws(step.density, flat, step.coordinates, rng))
+            checks.append(lambda: normality_of_draws(step.density, np.concatenate(draws), step.coordinates, rng))
     report_checks("sample_khmc", stats, *checks)
 
 

@@ -233,10 +233,8 @@ class KernelHMCSMC(ParticleKernel):
     -----
     With an estimated likelihood the estimate of every particle is kept, and the evidence stays unbiased except for the
     adaptation, whose bias was too small to measure (``benchmarks.evidence_bias``). Surrogates take tenths of a second
-    per stage with 1,000 particles: for likelihoods that take microseconds use :class:`KASMC` or :class:`ASMC`.
-
-    No sampler finds a narrow mode on a broad hill unless a draw happens to land in it, which is unlikely in five or
-    more dimensions: the evidence then lacks the mode's mass, no check shows it, and runs that agree do not rule it out.
+    per stage with 1,000 particles: for likelihoods that take microseconds use :class:`KASMC` or :class:`ASMC`. What
+    :func:`sample_smc` says of narrow modes holds here, too.
 
     Examples
     --------
