@@ -763,10 +763,15 @@ def outputs_rows(first, repetitions, jobs):
 ROUNDS = {
     "simulations from afar": {"rounds.cautious.CautiousRounds._far_ones_help": lambda *given: False},
     "matches": {"rounds.cautious.choose_match": lambda likelihood, folds, *given: (likelihood, folds)},
+    "limits of spreads": {f"{_OF_LEARNED}.training._BEYOND": np.inf},
 }
 #: Group -> families, and mechanisms that can act there.
 ROUNDED = {
-    **{group: (families, ("simulations from afar",)) for group, families in SIMULATED.items() if group != "community"},
+    **{
+        group: (families, ("simulations from afar", "limits of spreads"))
+        for group, families in SIMULATED.items()
+        if group != "community"
+    },
     "single counts": (tuple(MATCHED), tuple(ROUNDS)),
 }
 OF_ROUNDS = ("right", "silent", "error", "seconds")
