@@ -196,10 +196,10 @@ print(
 # standard deviations. The kernel adds its own width, so the posterior of `KernelABC` is wider than
 # the exact one. The learned likelihood has nearly the right width from 5,000 times fewer.
 # Its means are off because five sums carry less information than fourteen days; with ten thousand
-# simulations they are off by the same amount. In both learned posteriors R-hat is 1.02, above the
-# usual 1.01: each chain is a fit of its own, and this is how far the fits lie apart. The small bump
-# of `KernelABC` at a share of .37 is most likely a chain that stayed on a large estimate: more
-# simulations for each evaluation would smooth it.
+# simulations they are off by the same amount. In the learned posteriors R-hat is 1.01 and 1.02, the
+# second above the usual 1.01: each chain is a fit of its own, and this is how far the fits lie
+# apart. The small bump of `KernelABC` at a share of .52 is most likely a chain that stayed on a large
+# estimate: more simulations for each evaluation would smooth it.
 
 # %%
 abc_simulations = (
