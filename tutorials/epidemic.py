@@ -198,8 +198,8 @@ print(
 # Its means are off because five sums carry less information than fourteen days; with ten thousand
 # simulations they are off by the same amount. In the learned posteriors R-hat is 1.01 and 1.02, the
 # second above the usual 1.01: each chain is a fit of its own, and this is how far the fits lie
-# apart. The small bump of `KernelABC` at a share of .52 is most likely a chain that stayed on a large
-# estimate: more simulations for each evaluation would smooth it.
+# apart. The small bump of `KernelABC` at a share of .52 is most likely a chain that stayed on a
+# large estimate: more simulations for each evaluation would smooth it.
 
 # %%
 abc_simulations = (
