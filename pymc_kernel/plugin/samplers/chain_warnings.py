@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pymc_kernel.mcmc.chain_checks import LogDensity, coverage_of, is_missing_mass, open_ends
+from pymc_kernel.mcmc.chain_checks import coverage_of, is_missing_mass, open_ends
+from pymc_kernel.mcmc.metropolis import LogDensity
 
 _NOISE_REPLICATES = 20  # new estimates that measure the noise where a chain is stuck
 _NAMED = 4  # coordinates of a position that a message shows

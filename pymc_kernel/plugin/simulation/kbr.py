@@ -87,10 +87,10 @@ def sample_kbr(
     default). The fit that best predicts the 200 nearest simulations, each by all others, is kept. Draws are made on the
     unconstrained scale, so none leaves the prior's support.
 
-    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap), so means of chains differ by
-    the error of learning: R-hat shows it, and ``learning_error`` measures it. The Monte Carlo errors of ``az.summary``
-    are smaller: they are of the mean of all chains. Effective sizes count draws, not simulations. With ``chains=1`` the
-    fit has equal weights.
+    Each chain comes from a fit to simulations with random weights (a Bayesian bootstrap), one on average over sixteen
+    fits. So means of chains differ by the error of learning: R-hat shows it, and ``learning_error`` measures it. The
+    Monte Carlo errors of ``az.summary`` are smaller: they are of the mean of all chains, whose error of learning is
+    about as large as chains lie apart. Effective sizes count draws, not simulations. ``chains=1`` has equal weights.
 
     Sample statistics: ``typicality``, the share of simulations in regions at least as sparse as that of the
     observation; ``num_effective``, the effective number of simulations behind the draws; ``learning_error``, the
