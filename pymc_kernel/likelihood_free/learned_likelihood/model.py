@@ -25,18 +25,17 @@ class Weights(NamedTuple):
 
     def entries(self, features: np.ndarray) -> "Weights":
         """Return means, log spreads and coefficients (m, ...) of features (m, p)."""
-        return _entries(features, self.joined(), self.coefficients, (-MAX_LOG, MAX_LOG))[0]
+        return _entries(features, self.joined(), self.coefficients)
 
 
-def _entries(features, joined, coefficients, limits) -> tuple[Weights, np.ndarray]:
-    """Return entries (..., m, n) of triangular maps, and whether log spreads (..., m, 2 q) are in their limits."""
+def _entries(features, joined, coefficients) -> Weights:
+    """Return the entries (..., m, n) of triangular maps."""
     values = features @ joined
     q = values.shape[-1] // 3
-    free = np.clip(values[..., q:], -MAX_LOG, MAX_LOG)
-    spreads = np.clip(free, *limits)
+    spreads = np.clip(values[..., q:], -MAX_LOG, MAX_LOG)
     of_others = features[:, : coefficients.shape[-2]] @ coefficients
     parts = values[..., :q], spreads[..., :q], of_others, spreads[..., q:]
-    return Weights(*map(np.ascontiguousarray, parts)), spreads == free
+    return Weights(*map(np.ascontiguousarray, parts))
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,27 +43,25 @@ class ConditionalDensity:
     """Densities of transformed summaries given parameters: r of them, the estimate first, with the same features.
 
     ``joined`` (r, p, 3 q) are the weights of means, log spreads and remaining log spreads, ``coefficients``
-    (r, c, q (q - 1) / 2) those of the first c features. ``limits`` (2, r, 1, 2 q) of log spreads are their range at
-    the training points, widened a little.
+    (r, c, q (q - 1) / 2) those of the first c features.
     """
 
     parameters: ParameterMap
     features: FeatureMap
     joined: np.ndarray
     coefficients: np.ndarray
-    limits: np.ndarray
     residuals: Residuals
 
     def take(self, number: int) -> "ConditionalDensity":
         """Return one of the densities alone."""
         one = slice(number, number + 1)
-        weights = self.joined[one], self.coefficients[one], self.limits[:, one]
+        weights = self.joined[one], self.coefficients[one]
         return ConditionalDensity(self.parameters, self.features, *weights, self.residuals.one_of(one))
 
     def _estimate(self, parameters) -> Weights:
         """Return the entries of the triangular map of the estimate at parameters (m, d)."""
         features = self.features(self.parameters(parameters))
-        return _entries(features, self.joined[0], self.coefficients[0], self.limits[:, 0])[0]
+        return _entries(features, self.joined[0], self.coefficients[0])
 
     def log_densities(self, parameters, observed: Observed) -> np.ndarray:
         """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
@@ -90,19 +87,19 @@ class ConditionalDensity:
         for rows in row_blocks(len(parameters), max(ROWS // r, 1)):
             z = self.parameters(parameters[rows])
             features = self.features(z)
-            parts, inside = _entries(features, self.joined, self.coefficients, self.limits)
+            parts = _entries(features, self.joined, self.coefficients)
             terms = log_terms(parts, observed.take(rows if len(observed.values) > 1 else [0]), self.residuals)
             found[:, rows] = terms.log_density
             if gradient:
-                factors = self._pulled(pull_back(parts, terms), inside)
+                factors = self._pulled(pull_back(parts, terms))
                 back = self.features.pull_back(z, features, factors)
                 slopes[:, rows] = back * self.parameters.slope(parameters[rows])
         return found, slopes
 
-    def _pulled(self, pulls: Weights, inside: np.ndarray) -> np.ndarray:
-        """Return derivatives (r, m, p) by the features, given those by the entries; zero for spreads at limits."""
-        spreads = np.concatenate([pulls.log_sd, pulls.log_rest], axis=2) * inside
-        out = np.concatenate([pulls.means, spreads], axis=2) @ self.joined.transpose(0, 2, 1)
+    def _pulled(self, pulls: Weights) -> np.ndarray:
+        """Return derivatives (r, m, p) by the features, given those by the entries."""
+        joined = np.concatenate([pulls.means, pulls.log_sd, pulls.log_rest], axis=2)
+        out = joined @ self.joined.transpose(0, 2, 1)
         out[:, :, : self.coefficients.shape[1]] += pulls.coefficients @ self.coefficients.transpose(0, 2, 1)
         return out
 
