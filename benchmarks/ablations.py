@@ -576,7 +576,6 @@ LIKELIHOOD = {
         ),
         "all weights together": ("training._MAX_ROUNDS", 0),
         "scale of residuals": ("training._SCALES", np.ones(1)),
-        "limits of spreads": ("training._BEYOND", np.inf),
         "mixtures": ("training.candidates", _residuals_without(1, 2, 3, 4)),
         "scales of mixtures": ("training.candidates", _residuals_without(1)),
         "quantiles of mixtures": ("training.candidates", _residuals_without(2)),
@@ -761,19 +760,10 @@ def outputs_rows(first, repetitions, jobs):
 
 #: Mechanism -> what stands in place of names of modules when it is off.
 ROUNDS = {
-    "simulations from afar": {"rounds.cautious.CautiousRounds._far_ones_help": lambda *given: False},
     "matches": {"rounds.cautious.choose_match": lambda likelihood, folds, *given: (likelihood, folds)},
-    "limits of spreads": {f"{_OF_LEARNED}.training._BEYOND": np.inf},
 }
 #: Group -> families, and mechanisms that can act there.
-ROUNDED = {
-    **{
-        group: (families, ("simulations from afar", "limits of spreads"))
-        for group, families in SIMULATED.items()
-        if group != "community"
-    },
-    "single counts": (tuple(MATCHED), tuple(ROUNDS)),
-}
+ROUNDED = {"single counts": (tuple(MATCHED), ("matches",))}
 OF_ROUNDS = ("right", "silent", "error", "seconds")
 
 

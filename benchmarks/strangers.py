@@ -301,6 +301,58 @@ def kernel_bayes(seed, family):
     return Answer({"theta": found["posterior"]["theta"].values}, {"theta": exact}, said, chains_are="replicates")
 
 
+# -- 23: priors with long tails -----------------------------------------------------------------------------
+
+
+def location_and_scale(seed, sample):
+    """Mean and log standard deviation of twenty normal numbers; Cauchy priors of width 5 of location and scale."""
+
+    def simulate(rng, location, scale, size):
+        values = rng.normal(location, scale, 20)
+        return np.array([values.mean(), np.log(values.std())])
+
+    def log_density(x):
+        location, log_scale = x.T
+        scale = np.exp(log_scale)
+        prior = stats.cauchy.logpdf(location, 0.0, 5.0) + stats.cauchy.logpdf(scale, 0.0, 5.0) + log_scale
+        squares = 20.0 * np.exp(2.0 * (seen[1] - log_scale))
+        of_spread = stats.chi2.logpdf(squares, 19) + np.log(squares)
+        return prior + stats.norm.logpdf(seen[0], location, scale / 20**0.5) + of_spread
+
+    rng = np.random.default_rng(seed)
+    seen = simulate(rng, rng.normal(0.0, 5.0), np.exp(rng.normal(1.0, 0.5)), None)
+    with pm.Model() as model:
+        location, scale = pm.Cauchy("location", 0.0, 5.0), pm.HalfCauchy("scale", 5.0)
+        pm.Simulator("y", simulate, location, scale, observed=seen)
+    found, said = quiet(sample, model=model, random_seed=seed)
+    width = np.exp(seen[1])
+    axes = seen[0] + width * np.linspace(-3.0, 3.0, 1001), seen[1] + np.linspace(-1.2, 1.8, 1001)
+    exact = of_grid(rng, log_density, *axes)
+    exact = {"location": exact[:, 0], "scale": np.exp(exact[:, 1])}
+    return Answer({name: found["posterior"][name].values for name in exact}, exact, said, chains_are="replicates")
+
+
+def rate(seed, sample):
+    """Ten Poisson counts whose rate has a half-Cauchy prior of width 10."""
+
+    def simulate(rng, rate, size):
+        return rng.poisson(min(rate, 1e15), 10).sum().astype(float)[None]
+
+    rng = np.random.default_rng(seed)
+    seen = simulate(rng, np.exp(rng.normal(1.5, 1.0)), None)
+    with pm.Model() as model:
+        pm.Simulator("y", simulate, pm.HalfCauchy("rate", 10.0), observed=seen)
+    found, said = quiet(sample, model=model, random_seed=seed)
+    ends = np.log(stats.gamma.ppf([1e-9, 1.0 - 1e-9], seen[0] + 1.0, scale=0.1))
+
+    def log_density(x):
+        value = np.exp(x[:, 0])
+        return stats.poisson.logpmf(seen[0], 10.0 * value) + stats.cauchy.logpdf(value, 0.0, 10.0) + x[:, 0]
+
+    exact = np.exp(of_grid(rng, log_density, np.linspace(*ends, 4001))[:, 0])
+    return Answer({"rate": found["posterior"]["rate"].values}, {"rate": exact}, said, chains_are="replicates")
+
+
 # -- 19 and 22: densities with a formula ----------------------------------------------------------------------------
 
 
@@ -450,6 +502,13 @@ CLASSES = {
     },
     "22 long ridges, sample_khmc": {"snake": snake, "cubic": cubic},
     "22 of PINTS, sample_khmc": {"egg box": egg_box, "Rosenbrock": rosenbrock},
+    **{
+        f"23 priors with long tails, {sample.__name__}": {
+            "location and scale": lambda seed, sample=sample: location_and_scale(seed, sample),
+            "rate": lambda seed, sample=sample: rate(seed, sample),
+        }
+        for sample in (pk.sample_likelihood_free, pk.sample_kbr, pk.sample_abc)
+    },
 }
 
 

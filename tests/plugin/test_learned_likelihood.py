@@ -297,6 +297,30 @@ def test_mean_spread_and_quantiles_of_a_conjugate_model(conjugate):
     assert 0.0 < float(idata["sample_stats"]["learning_error"]) < 0.2
 
 
+@pytest.mark.slow
+def test_simulations_far_out_in_cauchy_priors_do_not_mislead():
+    values = np.random.default_rng(1).normal(2.0, 3.0, 20)
+
+    def summaries(values):
+        return np.array([values.mean(), np.log(values.std())])
+
+    with pm.Model() as model:
+        location, scale = pm.Cauchy("location", 0.0, 5.0), pm.HalfCauchy("scale", 5.0)
+        args = location, scale
+        pm.Simulator("s", lambda rng, m, s, size: summaries(rng.normal(m, s, 20)), *args, observed=summaries(values))
+    found = pk.sample_likelihood_free(model=model, **QUIET | {"random_seed": 1}).posterior
+
+    m, s = np.meshgrid(np.linspace(-5.0, 10.0, 1501), np.linspace(0.5, 8.0, 751), indexing="ij")
+    log_density = stats.cauchy.logpdf(m, 0, 5) + stats.cauchy.logpdf(s, 0, 5)
+    log_density += stats.norm.logpdf(values[:, None, None], m, s).sum(axis=0)
+    chances = np.exp(log_density - log_density.max())
+    for name, grid, margin in (("location", m[:, 0], chances.sum(axis=1)), ("scale", s[0], chances.sum(axis=0))):
+        margin = margin / margin.sum()
+        spread = np.sqrt(margin @ grid**2 - (margin @ grid) ** 2)
+        exact = grid[np.searchsorted(margin.cumsum(), [0.05, 0.5, 0.95])]
+        np.testing.assert_allclose(np.quantile(found[name], [0.05, 0.5, 0.95]), exact, rtol=0, atol=0.25 * spread)
+
+
 def test_likelihood_groups_and_statistics(conjugate):
     idata, likelihood = conjugate
     places = np.array([[0.2], [1.1]])
