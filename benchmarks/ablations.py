@@ -760,10 +760,14 @@ def outputs_rows(first, repetitions, jobs):
 
 #: Mechanism -> what stands in place of names of modules when it is off.
 ROUNDS = {
+    "simulations from afar": {"rounds.cautious.CautiousRounds._far_ones_help": lambda *given: False},
     "matches": {"rounds.cautious.choose_match": lambda likelihood, folds, *given: (likelihood, folds)},
 }
 #: Group -> families, and mechanisms that can act there.
-ROUNDED = {"single counts": (tuple(MATCHED), ("matches",))}
+ROUNDED = {
+    **{group: (families, ("simulations from afar",)) for group, families in SIMULATED.items() if group != "community"},
+    "single counts": (tuple(MATCHED), tuple(ROUNDS)),
+}
 OF_ROUNDS = ("right", "silent", "error", "seconds")
 
 

@@ -17,6 +17,7 @@ import numpy as np
 from pymc_kernel.kernels.points import as_numbers, as_points, check_whole
 from pymc_kernel.likelihood_free.estimates import bootstrap_weights
 from pymc_kernel.likelihood_free.learned_likelihood.learned import FEWEST, LearnedLikelihood
+from pymc_kernel.likelihood_free.learned_likelihood.training import MOST_OF_A_CASE
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.rounds.checks import TAIL, Checks, checked, choose_match
 from pymc_kernel.rounds.local_likelihood import LocalLikelihood, SimulatedRegion, region_of
@@ -142,6 +143,11 @@ class CautiousRounds:
         near = whole & inside
         _check_enough(near, parameters.shape[1])
         is_last = len(parameters) >= self.num_simulations
+        if is_last and (whole & ~near).any():
+            newest = np.arange(len(near)) >= len(near) - len(new_parameters)
+            if self._far_ones_help(rng, parameters, summaries, whole, near, newest):
+                # The region is kept even so: a fit to few simulations far out says nothing about places beyond it.
+                near = whole
         fit = self.estimator.fit(parameters[near], summaries[near], rng)
         learn = self.estimator.fit_chance
         likelihood, folds = LocalLikelihood(fit, state.observed, region, learn(parameters, whole, rng)), []
@@ -189,6 +195,22 @@ class CautiousRounds:
                 return left
         most = min(_MAX_ROUNDS, self.num_simulations // FEWEST) if self.rounds is None else self.rounds
         return left // max(most - number, 1)
+
+    def _far_ones_help(self, rng, parameters, summaries, whole, near, newest) -> bool:
+        """Return whether simulations outside of the last round's region improve predictions of held-out ones from it.
+
+        Where one model fits everywhere, as a linear one may, they do; where regions differ, they mislead.
+        """
+        latest = np.flatnonzero(near & newest)
+        cases = rng.permutation(latest)[: max(len(latest) // 3, 1)]
+        is_kept = ~np.isin(np.arange(len(near)), cases)
+        scores = []
+        for chosen in (near & is_kept, whole & is_kept):
+            fit = self.estimator.fit(parameters[chosen], summaries[chosen], rng)
+            scores.append(np.nan_to_num(fit.log_density(parameters[cases], summaries[cases]), nan=-np.inf))
+        with np.errstate(invalid="ignore"):
+            gain = np.nan_to_num(scores[1] - scores[0], nan=0.0)
+        return float(np.clip(gain, -MOST_OF_A_CASE, MOST_OF_A_CASE).mean()) > 0.0
 
 
 def _check_enough(near, num_dims):

@@ -126,8 +126,26 @@ def learn_metric(z, values, weights, rng, num_knots, num_centers):
 
 
 def _fit_moments(design, values, weights, start, log_sd_start):
-    """Return weights of mean and log spread, leave-one-out residuals, and both precisions for one summary (n,)."""
-    case, response, is_first = weights, winsorized(values), start is None
+    """Return weights of mean and log spread, leave-one-out residuals, and both precisions for one summary (n,).
+
+    Extreme values may be errors, or lie on the line through all others, as where parameters have long tails. So the
+    first fit is to values with limits or without, whichever ends in the better one.
+    """
+    first = winsorized(values)
+    starts = [first] if start is not None or (first == values).all() else [first, values]
+    found = [_moments_from(one, design, values, weights, start, log_sd_start) for one in starts]
+    return min(found, key=lambda one: _loss(design.values @ one[1], one[2], weights))
+
+
+def _loss(log_spread, rest, weights):
+    """Return Huber's loss of residuals and their spreads, which is quadratic where residuals are regular."""
+    size = np.abs(rest) * np.exp(-log_spread)
+    return weights @ (log_spread + np.where(size < _REGULAR, 0.5 * size**2, _REGULAR * (size - 0.5 * _REGULAR)))
+
+
+def _moments_from(response, design, values, weights, start, log_sd_start):
+    """Return the same, from a first fit to the ``response`` (n,)."""
+    case, is_first = weights, start is None
     for number in range(_REWEIGHTED + 1):
         fit, leverage = _fit_mean(design, response, case, start, number == 0)
         rest = (values - design.values @ fit.weights) / np.maximum(1.0 - leverage, 0.05)

@@ -24,7 +24,7 @@ _STEPS = 12  # of the maximization between two looks at the held-out score
 _MAX_ROUNDS = 6
 _SCALES = np.exp(np.linspace(-0.4, 0.4, 33))
 _SD_OF_SCALE = 0.05  # of the prior of the log scale of residuals, which few held-out cases hardly determine
-_MOST_OF_A_CASE = 10.0  # largest difference of log scores that counts for one case
+MOST_OF_A_CASE = 10.0  # largest difference of log scores that counts for one case
 _CLEARLY = 2.5  # log score by which another distribution of residuals must be better
 _BETTER = 1.0  # and another round of maximization
 _BOOTSTRAP_STEPS = 20  # of expectation and maximization, from the estimate
@@ -70,7 +70,7 @@ def learn(places, train: Data, held: Data, rng, sizes) -> tuple[ConditionalDensi
 
     def gain(scores, than):
         # Without a limit, cases far from all others would decide alone.
-        return held.weights @ np.clip(scores - than, -_MOST_OF_A_CASE, _MOST_OF_A_CASE)
+        return held.weights @ np.clip(scores - than, -MOST_OF_A_CASE, MOST_OF_A_CASE)
 
     family, member, residuals = _chosen_residuals(staged, train.weights, score, gain, rng)
     rounds, now, residuals = _polished(Polish(staged, train), staged.weights, residuals, score, gain)

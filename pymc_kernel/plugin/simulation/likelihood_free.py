@@ -113,9 +113,8 @@ def sample_likelihood_free(
     as the chains lie apart. Effective sizes count draws, not simulations. ``chains=1`` uses the best likelihood.
 
     A likelihood does not depend on where simulations were made, so rounds need no correction. They are cautious: the
-    effective number of earlier simulations where a round simulates is at least 5 d + 10, and 1.5 % of all. The
-    likelihood is learned from simulations within the region of the last round, since far out others may hold. An
-    interrupt returns the posterior from the simulations that are finished.
+    effective number of earlier simulations where a round simulates is at least 5 d + 10, and 1.5 % of all. An interrupt
+    returns the posterior from the simulations that are finished.
 
     If some simulations fail, the likelihood is multiplied by the learned probability of not failing, because the data
     were observed. If the data are whole numbers that many simulations share, the probability of exactly these data is
