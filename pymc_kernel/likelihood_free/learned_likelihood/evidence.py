@@ -6,8 +6,6 @@ from typing import NamedTuple
 import numpy as np
 from scipy.linalg import lapack
 
-from pymc_kernel.linalg import ROUNDING
-
 MAX_LOG = 30.0  # bound on exponents (parameters, log spreads, logits): beyond it data say nothing
 ROWS = 4096  # of features at once, so that memory stays bounded
 LEAST_GAIN = 3.0  # log evidence that a block, or a function other than the identity, must gain
@@ -90,8 +88,7 @@ def _solved(used, precisions, variance):
     """Return the posterior mean of the weights in use, the inverse factor of their precision, and the prior's part."""
     penalty = np.repeat(np.append(0.0, precisions[used.finite]), np.append(1, used.sizes))
     scaled = used.gram / variance
-    diagonal = scaled.reshape(-1)[:: len(scaled) + 1]
-    diagonal += penalty + ROUNDING * diagonal  # weights of cases may differ by ten orders of magnitude
+    scaled.flat[:: len(scaled) + 1] += penalty
     root, failed = lapack.dpotrf(scaled, lower=1, overwrite_a=1)
     if failed:
         raise np.linalg.LinAlgError("the Gram matrix of the features is not positive definite.")

@@ -14,8 +14,7 @@ _REGULAR = 4.0  # standard deviations from which on the weight of a residual fal
 LOG_CHI = -1.2704  # mean of the log of a chi-square variable of one degree
 _VARIANCE_OF_LOG = 2.0  # inverse Fisher information of a log variance from one residual
 _VARIANCE_OF_LOG_CHI = np.pi**2 / 2.0
-_REWEIGHTED, _MAX_REWEIGHTED = 2, 10  # times that means are fitted again, at least and at most
-_SETTLED = 1.0  # change of the loss, in nats, below which they are not
+_REWEIGHTED = 2  # times that means are fitted again
 _MAX_SCORING = 8
 SOME_CASES = 2000  # by which maps and metrics are chosen
 _CASES_FOR_COEFFICIENTS = 20_000
@@ -130,13 +129,12 @@ def _fit_moments(design, values, weights, start, log_sd_start):
     """Return weights of mean and log spread, leave-one-out residuals, and both precisions for one summary (n,).
 
     Extreme values may be errors, or lie on the line through all others, as where parameters have long tails. So the
-    first fit is to values with limits or without. Means and spreads take turns as long as the loss falls, since errors
-    of one mislead the other where spreads differ by orders of magnitude; the best of all these fits is returned.
+    first fit is to values with limits or without, whichever ends in the better one.
     """
     first = winsorized(values)
     starts = [first] if start is not None or (first == values).all() else [first, values]
     found = [_moments_from(one, design, values, weights, start, log_sd_start) for one in starts]
-    return min(found, key=lambda one: one[0])[1:]
+    return min(found, key=lambda one: _loss(design.values @ one[1], one[2], weights))
 
 
 def _loss(log_spread, rest, weights):
@@ -146,26 +144,19 @@ def _loss(log_spread, rest, weights):
 
 
 def _moments_from(response, design, values, weights, start, log_sd_start):
-    """Return the loss and all that, from a first fit to the ``response`` (n,)."""
-    case, is_first, best = weights, start is None, (np.inf,)
-    for number in range(_MAX_REWEIGHTED + 1):
+    """Return the same, from a first fit to the ``response`` (n,)."""
+    case, is_first = weights, start is None
+    for number in range(_REWEIGHTED + 1):
         fit, leverage = _fit_mean(design, response, case, start, number == 0)
         rest = (values - design.values @ fit.weights) / np.maximum(1.0 - leverage, 0.05)
         log_sd, log_sd_start = fit_log_sd(design, rest, weights, log_sd_start)
-        log_spread = design.values @ log_sd
-        loss = _loss(log_spread, rest, weights)
-        is_better = loss < best[0] - _SETTLED
-        if loss < best[0]:
-            best = loss, fit.weights, log_sd, rest, fit.precisions, log_sd_start
-        if number >= _REWEIGHTED and not is_better:
-            break
-        spread = np.exp(log_spread)
+        spread = np.exp(design.values @ log_sd)
         case = weights * np.minimum(1.0, _REGULAR * spread / np.maximum(np.abs(rest), 1e-300)) / spread**2
         case = case / case.mean()
         # With the spread known, blocks that were left out may enter again.
         again = np.where(np.isfinite(fit.precisions), fit.precisions, np.nan)
         start, response = again if number == 0 and is_first else fit.precisions, values
-    return best
+    return fit.weights, log_sd, rest, fit.precisions, log_sd_start
 
 
 def _fit_mean(design, response, case, start, is_plain):
