@@ -204,12 +204,10 @@ class CautiousRounds:
         latest = np.flatnonzero(near & newest)
         cases = rng.permutation(latest)[: max(len(latest) // 3, 1)]
         is_kept = ~np.isin(np.arange(len(near)), cases)
-        scores = []
-        for chosen in (near & is_kept, whole & is_kept):
-            fit = self.estimator.fit(parameters[chosen], summaries[chosen], rng)
-            scores.append(np.nan_to_num(fit.log_density(parameters[cases], summaries[cases]), nan=-np.inf))
-        with np.errstate(invalid="ignore"):
-            gain = np.nan_to_num(scores[1] - scores[0], nan=0.0)
+        fits = [self.estimator.fit(parameters[c], summaries[c], rng) for c in (near & is_kept, whole & is_kept)]
+        before, after = (fit.log_density(parameters[cases], summaries[cases]) for fit in fits)
+        with np.errstate(invalid="ignore"):  # where neither fit has any density
+            gain = np.nan_to_num(after - before, nan=0.0)
         return float(np.clip(gain, -MOST_OF_A_CASE, MOST_OF_A_CASE).mean()) > 0.0
 
 

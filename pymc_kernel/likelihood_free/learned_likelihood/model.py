@@ -55,13 +55,12 @@ class ConditionalDensity:
     def take(self, number: int) -> "ConditionalDensity":
         """Return one of the densities alone."""
         one = slice(number, number + 1)
-        weights = self.joined[one], self.coefficients[one]
-        return ConditionalDensity(self.parameters, self.features, *weights, self.residuals.one_of(one))
+        parts = self.joined[one], self.coefficients[one], self.residuals.one_of(one)
+        return ConditionalDensity(self.parameters, self.features, *parts)
 
     def _estimate(self, parameters) -> Weights:
         """Return the entries of the triangular map of the estimate at parameters (m, d)."""
-        features = self.features(self.parameters(parameters))
-        return _entries(features, self.joined[0], self.coefficients[0])
+        return _entries(self.features(self.parameters(parameters)), self.joined[0], self.coefficients[0])
 
     def log_densities(self, parameters, observed: Observed) -> np.ndarray:
         """Return log densities (k, m) of each of k rows of summaries at each of the ``parameters`` (m, d)."""
@@ -98,8 +97,7 @@ class ConditionalDensity:
 
     def _pulled(self, pulls: Weights) -> np.ndarray:
         """Return derivatives (r, m, p) by the features, given those by the entries."""
-        joined = np.concatenate([pulls.means, pulls.log_sd, pulls.log_rest], axis=2)
-        out = joined @ self.joined.transpose(0, 2, 1)
+        out = np.concatenate([pulls.means, pulls.log_sd, pulls.log_rest], axis=2) @ self.joined.transpose(0, 2, 1)
         out[:, :, : self.coefficients.shape[1]] += pulls.coefficients @ self.coefficients.transpose(0, 2, 1)
         return out
 

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from scipy.special import huber
 
 from pymc_kernel.kernels.points import MAD_TO_SD
 from pymc_kernel.likelihood_free.learned_likelihood.evidence import fit_blocks, row_blocks
@@ -128,8 +129,7 @@ def learn_metric(z, values, weights, rng, num_knots, num_centers):
 def _fit_moments(design, values, weights, start, log_sd_start):
     """Return weights of mean and log spread, leave-one-out residuals, and both precisions for one summary (n,).
 
-    Extreme values may be errors, or lie on the line through all others, as where parameters have long tails. So the
-    first fit is to values with limits or without, whichever ends in the better one.
+    Extreme values may be errors or follow a long-tailed parameter, so first fits with and without limits compete.
     """
     first = winsorized(values)
     starts = [first] if start is not None or (first == values).all() else [first, values]
@@ -139,8 +139,7 @@ def _fit_moments(design, values, weights, start, log_sd_start):
 
 def _loss(log_spread, rest, weights):
     """Return Huber's loss of residuals and their spreads, which is quadratic where residuals are regular."""
-    size = np.abs(rest) * np.exp(-log_spread)
-    return weights @ (log_spread + np.where(size < _REGULAR, 0.5 * size**2, _REGULAR * (size - 0.5 * _REGULAR)))
+    return weights @ (log_spread + huber(_REGULAR, rest * np.exp(-log_spread)))
 
 
 def _moments_from(response, design, values, weights, start, log_sd_start):

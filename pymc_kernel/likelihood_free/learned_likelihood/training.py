@@ -115,8 +115,7 @@ def _density(places, design, found) -> ConditionalDensity:
     used[: coefficients.shape[1]] |= (coefficients != 0.0).any(axis=(0, 2))
     features, index = design.map.reduced(used)
     coefficients = coefficients[:, index[index < coefficients.shape[1]]]
-    residuals = stacked([residuals for _, residuals in found])
-    return ConditionalDensity(places, features, joined[:, index], coefficients, residuals)
+    return ConditionalDensity(places, features, joined[:, index], coefficients, stacked([r for _, r in found]))
 
 
 def _round(polish, weights: Weights, residuals: Residuals):
