@@ -195,18 +195,23 @@ def hospitals(seed):
 # -- 16: posteriors of data that say little ---------------------------------------------------------------
 
 
+def answered(sample, model, seed, exact):
+    """Return the answer of a sampler that learns from simulations, beside exact draws (draw, ...) of each name."""
+    found, said = quiet(sample, model=model, random_seed=seed)
+    return Answer({name: found["posterior"][name].values for name in exact}, exact, said, chains_are="replicates")
+
+
 def likelihood_free(seed, scales, simulate, log_density, seen):
     """Return the answer of ``pk.sample_likelihood_free``; parameters are normal with these standard deviations."""
     scales, seen = np.array(scales), np.array(seen, dtype=float)
     with pm.Model() as model:
         theta = pm.Normal("theta", 0.0, scales)
         pm.Simulator("y", lambda rng, theta, size: simulate(rng, theta), theta, observed=seen)
-    found, said = quiet(pk.sample_likelihood_free, model=model, random_seed=seed)
     axes = [np.linspace(-5.0 * s, 5.0 * s, 1001) for s in scales]
     exact = of_grid(
         np.random.default_rng(seed), lambda x: log_density(x, seen) - 0.5 * ((x / scales) ** 2).sum(axis=1), *axes
     )
-    return Answer({"theta": found["posterior"]["theta"].values}, {"theta": exact}, said, chains_are="replicates")
+    return answered(pk.sample_likelihood_free, model, seed, {"theta": exact})
 
 
 def recapture(seed):
@@ -296,9 +301,7 @@ def kernel_bayes(seed, family):
     with pm.Model() as model:
         theta = pm.Normal("theta", 0.0, 1.0, shape=problem.width)
         pm.Simulator("y", lambda rng, theta, size: problem.simulate(rng, theta[None])[0], theta, observed=seen)
-    found, said = quiet(pk.sample_kbr, model=model, random_seed=seed)
-    exact = exact_draws(problem, seen, rng)
-    return Answer({"theta": found["posterior"]["theta"].values}, {"theta": exact}, said, chains_are="replicates")
+    return answered(pk.sample_kbr, model, seed, {"theta": exact_draws(problem, seen, rng)})
 
 
 # -- 23: priors with long tails -----------------------------------------------------------------------------
@@ -324,12 +327,10 @@ def location_and_scale(seed, sample):
     with pm.Model() as model:
         location, scale = pm.Cauchy("location", 0.0, 5.0), pm.HalfCauchy("scale", 5.0)
         pm.Simulator("y", simulate, location, scale, observed=seen)
-    found, said = quiet(sample, model=model, random_seed=seed)
     width = np.exp(seen[1])
     axes = seen[0] + width * np.linspace(-3.0, 3.0, 1001), seen[1] + np.linspace(-1.2, 1.8, 1001)
     exact = of_grid(rng, log_density, *axes)
-    exact = {"location": exact[:, 0], "scale": np.exp(exact[:, 1])}
-    return Answer({name: found["posterior"][name].values for name in exact}, exact, said, chains_are="replicates")
+    return answered(sample, model, seed, {"location": exact[:, 0], "scale": np.exp(exact[:, 1])})
 
 
 def rate(seed, sample):
@@ -342,7 +343,6 @@ def rate(seed, sample):
     seen = simulate(rng, np.exp(rng.normal(1.5, 1.0)), None)
     with pm.Model() as model:
         pm.Simulator("y", simulate, pm.HalfCauchy("rate", 10.0), observed=seen)
-    found, said = quiet(sample, model=model, random_seed=seed)
     ends = np.log(stats.gamma.ppf([1e-9, 1.0 - 1e-9], seen[0] + 1.0, scale=0.1))
 
     def log_density(x):
@@ -350,7 +350,7 @@ def rate(seed, sample):
         return stats.poisson.logpmf(seen[0], 10.0 * value) + stats.cauchy.logpdf(value, 0.0, 10.0) + x[:, 0]
 
     exact = np.exp(of_grid(rng, log_density, np.linspace(*ends, 4001))[:, 0])
-    return Answer({"rate": found["posterior"]["rate"].values}, {"rate": exact}, said, chains_are="replicates")
+    return answered(sample, model, seed, {"rate": exact})
 
 
 # -- 19 and 22: densities with a formula ----------------------------------------------------------------------------

@@ -134,7 +134,7 @@ def _fit_moments(design, values, weights, start, log_sd_start):
     first = winsorized(values)
     starts = [first] if start is not None or (first == values).all() else [first, values]
     found = [_moments_from(one, design, values, weights, start, log_sd_start) for one in starts]
-    return min(found, key=lambda one: _loss(design.values @ one[1], one[2], weights))
+    return found[0] if len(found) == 1 else min(found, key=lambda one: _loss(design.values @ one[1], one[2], weights))
 
 
 def _loss(log_spread, rest, weights):
