@@ -5,12 +5,12 @@ leapfrog trajectories along it, and accepts with the true log density or a kept 
 
 - The surrogate is by default a regression on log-density values, which learns from rejected proposals too.
 - A proposal is the end of a chain of trajectories on the surrogate alone, accepted with pi(y) s(x) / (pi(x) s(y)), s
-  the surrogate's density (Liu 2001, section 9.4.3). Step size, length and number of the trajectories are chosen on the
+  the surrogate's density (Liu 2001, section 9.4.3). Step size, length and most trajectories are chosen on the
   surrogate, without evaluations. Where it is good, draws are nearly independent, for one evaluation each.
 - A surrogate of values is learned in coordinates in which, given one of them, the others are normal, where a fit finds
   such ones: funnels, hierarchies and bananas then have one scale everywhere, see ``conditionally_normal``.
-- A share of the moves are those of adaptive Metropolis, so that a bad surrogate costs efficiency, but neither
-  correctness nor irreducibility.
+- The other moves are those of adaptive Metropolis, as many as trajectories are rejected: a bad surrogate costs
+  efficiency, but neither correctness nor irreducibility, and not what the walk would have learned.
 - Until the log density has stopped rising nothing is learned about the posterior, see ``burn_in``.
 - After tuning all is frozen, and each draw reports its log weight, density over surrogate: see ``chain_checks``.
 - In many dimensions the mass matrix comes from the surrogate's quadratic part, where there are enough values to fit
@@ -40,7 +40,6 @@ from pymc_kernel.mcmc.surrogate_fit import (
     in_unit,
     joint_shape,
     refit,
-    to_unit,
 )
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
@@ -53,7 +52,8 @@ _NUM_VISITED = 4000  # places remembered
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LONGEST_BURN_IN = 0.5  # of tuning
 TUNE = 1000  # draws, by default: PyMC's
-_MEMORY = 50.0  # moves of a kind that its worth is averaged over
+_MEMORY = 50  # chains of trajectories that their acceptance rate is averaged over
+_LEAST_TRIED = 0.1  # of moves while a chain tunes, along any surrogate; one that is accepted less often is not used
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 
 
@@ -66,7 +66,7 @@ class Config:
     surrogate
         One of ``pymc_kernel.scores``: ``Values``, or a score-matching estimator (``Lite``, ``Finite``, ``Nystrom``).
     exploring_share : float
-        Share of random-walk moves in (0, 1].
+        Least share of random-walk moves, in (0, 1]: moves along the surrogate are as many as are accepted of them.
     max_steps : int
         Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
     target_accept : float or "auto"
@@ -101,8 +101,9 @@ class State(NamedTuple):
     evaluated: History  # (n, d + 1) proposals and their log densities, where finite
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
-    worth: np.ndarray  # (2,) mean squared jumps of walk and trajectories times acceptance, of the latest moves
     fit: SurrogateFit | None = None
+    accept_rate: float = _LEAST_TRIED  # of the latest chains of trajectories
+    num_tried: int = 1  # of them
     walk_share: float = 1.0  # of moves; one until there is a surrogate
     iteration: int = 0  # of the adaptation
     num_learned: int = 0  # draws that the walk's covariance is learned from: those since the burn-in
@@ -122,7 +123,6 @@ class Info(NamedTuple):
     move: str  # one of ``MOVES``
     energy_error: float  # minus the log acceptance ratio
     num_steps: int  # leapfrog steps
-    squared_jump: float = 0.0  # of the proposal, in units of the walk's covariance, times acceptance probability
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
@@ -132,7 +132,7 @@ def init(position, log_density: float, config: Config) -> State:
     position, log_density, d = first.position, first.log_density, first.position.size
     evaluated = append(empty_history(NUM_EVALUATED, d + 1), np.append(position, log_density))
     visited, arrival = empty_history(_NUM_VISITED, d), burn_in.Arrival(d)
-    return State(position, log_density, first, evaluated, visited, arrival, np.zeros(2))
+    return State(position, log_density, first, evaluated, visited, arrival)
 
 
 def step(rng: np.random.Generator, state: State, log_density: walk.LogDensity, config: Config) -> tuple[State, Info]:
@@ -160,9 +160,8 @@ def step(rng: np.random.Generator, state: State, log_density: walk.LogDensity, c
         gain = proposed - state.log_density + float(log_ratio)
         accepted, probability = metropolis_accept(rng, gain)
     state = decided(state, accepted, position=place, log_density=proposed)
-    away = to_unit(state.walk.factor, origin, place[None])[0] if probability > 0.0 else np.zeros(1)
-    jump, weight = probability * float(away @ away), _log_weight(state)
-    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jump, weight)
+    weight = _log_weight(state)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), weight)
 
 
 def _log_weight(state):
@@ -174,7 +173,7 @@ def _log_weight(state):
 
 
 def is_dropped(state: State) -> bool:
-    """Return whether there is a surrogate that no move goes along: after tuning, if the walk moved farther."""
+    """Return whether there is a surrogate that no move goes along: after tuning, if few were accepted."""
     return state.fit is not None and state.walk_share == 1.0
 
 
@@ -221,9 +220,11 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     evaluated = state.evaluated
     if math.isfinite(info.proposal_log_density):
         evaluated = append(evaluated, np.append(info.proposal, info.proposal_log_density))
-    worth, k = state.worth.copy(), MOVES.index(info.move)
-    worth[k] += (info.squared_jump - worth[k]) / _MEMORY
-    state = state._replace(evaluated=evaluated, worth=worth, iteration=state.iteration + 1)
+    state = state._replace(evaluated=evaluated, iteration=state.iteration + 1)
+    if info.move == TRAJECTORIES:
+        tried = state.num_tried + 1
+        rate = state.accept_rate + (info.accepted - state.accept_rate) / min(tried, _MEMORY)
+        state = state._replace(accept_rate=rate, num_tried=tried, walk_share=_walk_share(rate, config))
     if state.arrival is not None:
         return _burn_in_draw(state, info, config)
     shape = state.walk
@@ -233,6 +234,11 @@ def learn_from(state: State, info: Info, config: Config) -> State:
         shape = shape._replace(log_scale=log_scale, iteration=shape.iteration + 1)
     shape, visited = shape._replace(mean=mean, factor=factor), append(state.visited, state.position)
     return state._replace(walk=shape, visited=visited, num_learned=state.num_learned + 1)
+
+
+def _walk_share(accept_rate, config):
+    """Return the share of walks, that of rejected trajectories: a chain that stays where it is learns nothing."""
+    return max(config.exploring_share, 1.0 - max(accept_rate, _LEAST_TRIED))
 
 
 def _burn_in_draw(state, info, config):
@@ -257,23 +263,23 @@ def _end_burn_in(state):
 
 
 def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
-    """Return the state with a new surrogate, along which most moves go from now on."""
+    """Return the state with a new surrogate, along which more moves go the more of them are accepted."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
-    return state._replace(fit=fit, walk_share=config.exploring_share, num_fits=state.num_fits + 1, walk=shape)
+    share = _walk_share(state.accept_rate, config)
+    return state._replace(fit=fit, walk_share=share, num_fits=state.num_fits + 1, walk=shape)
 
 
 def finish(state: State, config: Config) -> State:
     """Return the state for sampling after tuning, without what only learning needs.
 
-    A surrogate along which the chain moved less far than by the walk is not used: at the walls of a box one proposal
-    in a hundred is accepted.
+    A surrogate along which few proposals are accepted is not used: at the walls of a box one in a hundred is.
     """
-    if state.worth[1] < state.worth[0]:
-        state = state._replace(walk_share=1.0)
+    is_used = state.fit is not None and state.accept_rate >= _LEAST_TRIED
+    share = _walk_share(state.accept_rate, config) if is_used else 1.0
     settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))
     evaluated = empty_history(0, state.position.size + 1)
-    return state._replace(evaluated=evaluated, walk=settled, is_weighed=not config.noisy)
+    return state._replace(evaluated=evaluated, walk=settled, walk_share=share, is_weighed=not config.noisy)
 
 
 def stretches(num_dims: int, num_tune: int) -> list[int]:
@@ -311,5 +317,5 @@ def frozen(states: Sequence[State], config: Config) -> State:
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     shape = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    worth = np.mean([s.worth for s in states], axis=0)
-    return finish(states[0]._replace(walk=shape, worth=worth, rejections=0), config)
+    accept_rate = float(np.mean([s.accept_rate for s in states]))
+    return finish(states[0]._replace(walk=shape, accept_rate=accept_rate, rejections=0), config)

@@ -207,10 +207,11 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     """Return a surrogate learned from what one chain, or several, have evaluated and visited; None where that fails."""
     previous = states[0].fit
     search = previous is None or states[0].num_fits % _NEW_SEARCH_EVERY == 0
-    # From all draws since burn-in, as the walks' shapes still contain the burn-in from a far start.
     draws = np.concatenate([recent(s.visited) for s in states])
     everything = np.concatenate([recent(s.visited, 1.0) for s in states])
-    shape = of_draws = shape_of(everything, joint_shape(states))
+    of_walk = joint_shape(states)
+    # From all draws since burn-in alike, as the walks' shapes still contain the burn-in from a far start.
+    shape = shape_of(everything, of_walk)
     rows = np.concatenate([s.evaluated.buffer[: s.evaluated.count] for s in states])
     places, values = rows[:, :-1], rows[:, -1]
     coordinates, before = None, previous and previous.coordinates
@@ -232,7 +233,7 @@ def refit(rng: np.random.Generator, states: Sequence, config) -> SurrogateFit | 
     if learned is None:
         return None
     fit = tuned(rng, learned, refined_shape(shape, learned), draws, config.max_steps)
-    return fit._replace(shape=of_draws, coordinates=coordinates)
+    return fit._replace(shape=of_walk, coordinates=coordinates)
 
 
 @one_blas_thread

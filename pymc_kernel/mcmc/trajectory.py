@@ -1,7 +1,6 @@
 """Leapfrog trajectories along a surrogate, compiled."""
 
 import math
-from itertools import pairwise
 
 import numpy as np
 
@@ -68,18 +67,24 @@ def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, ends, 
 
 
 def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansion):
-    """Return ends (n, d) of chains of ``length`` trajectories, surrogate values there and before, and leapfrog steps.
+    """Return ends (n, d) of chains of up to ``length`` trajectories, surrogate values there and before, and leapfrogs.
 
     Trajectories have random lengths, from half of ``num_steps`` on: otherwise periodic ones might return to their start
-    every time.
+    every time. Chains have random numbers of them, from one on: the end of a long one is nearly a fresh draw from the
+    surrogate, and a place whose density is far above the surrogate's is left by short ones only.
     """
     d, shape = starts.shape[1], (len(starts), length)
     steps = rng.integers((num_steps + 1) // 2, num_steps + 1, size=shape)
+    steps[np.arange(length) >= _num_trajectories(rng, length, len(starts))[:, None]] = 0  # which end where they start
     momenta, uniforms = rng.standard_normal((*shape, d)), rng.random(shape)
     sizes = vary_step_size(rng, step_size, shape)
     work = float(length * num_steps * expansion.coefficients.size * d)
     ends, values, firsts, _ = surrogate_chains(starts, momenta, uniforms, steps, sizes, expansion, work)
     return ends, values, firsts, steps.sum(axis=1)
+
+
+def _num_trajectories(rng, length, num_chains):
+    return rng.integers(1, length + 1, size=num_chains)
 
 
 def _trial_accept(starts, momenta, step_size, expansion):
@@ -117,11 +122,17 @@ def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansi
 
 
 def choose_chain_length(rng, starts: np.ndarray, step_size: float, num_steps: int, expansion: Expansion) -> int:
-    """Return how many trajectories decorrelate positions (n, d) and their squares on the surrogate alone."""
-    before, here = np.hstack([starts, starts**2]), starts
-    for done, length in pairwise((0, *_CHAIN_LENGTHS)):
-        here = random_chains(rng, here, length - done, step_size, num_steps, expansion)[0]
-        if largest_correlation(before, np.hstack([here, here**2])) <= _TARGET_CORRELATION:
+    """Return how many trajectories decorrelate positions (n, d) and their squares on the surrogate alone.
+
+    Chains are twice as long as the length in question, and every two of their states that are as far apart count: the
+    largest of 2 d correlations of n independent pairs alone is about sqrt(2 log(4 d) / n).
+    """
+    d, path = starts.shape[1], [starts]
+    for length in _CHAIN_LENGTHS:
+        while len(path) <= 2 * length:
+            path.append(random_chains(rng, path[-1], 1, step_size, num_steps, expansion)[0])
+        before, after = (np.reshape(half, (-1, d)) for half in (path[:-length], path[length:]))
+        if largest_correlation(np.hstack([before, before**2]), np.hstack([after, after**2])) <= _TARGET_CORRELATION:
             break
     return length
 

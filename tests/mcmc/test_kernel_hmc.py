@@ -113,14 +113,51 @@ def test_the_largest_correlation(rng):
     assert trajectory.largest_correlation(before, np.ones((500, 3))) == 0.0
 
 
+def surrogate_of_a_normal(num_dims):
+    rng = np.random.default_rng(0)
+    points = rng.standard_normal((30 * num_dims, num_dims))
+    return S.Values().fit(points, -0.5 * (points**2).sum(axis=1), rng, noisy=False).expansion
+
+
 @pytest.mark.parametrize(("num_steps", "least", "most"), [(6, 3, 8), (1, 32, 32)])
 def test_a_chain_is_as_long_as_it_takes_to_forget(num_steps, least, most, rng):
     """On a normal surrogate, where trajectories turn: three to six steps of .25, or less, keep .7 on the average."""
-    starts, other = rng.standard_normal((400, 2)), np.random.default_rng(0)
-    points = other.standard_normal((60, 2))
-    normal = S.Values().fit(points, -0.5 * (points**2).sum(axis=1), other, noisy=False).expansion
-    length = trajectory.choose_chain_length(rng, starts, 0.25, num_steps, normal)
+    starts = rng.standard_normal((400, 2))
+    length = trajectory.choose_chain_length(rng, starts, 0.25, num_steps, surrogate_of_a_normal(2))
     assert least <= length <= most
+
+
+@pytest.mark.parametrize(("num_dims", "longest"), [(2, 6), (40, 6)])
+def test_a_chain_is_no_longer_for_the_noise_of_many_correlations(num_dims, longest, rng):
+    """The largest of eighty correlations of a hundred independent pairs is about .27."""
+    starts = rng.standard_normal((100, num_dims))
+    normal = surrogate_of_a_normal(num_dims)
+    assert 2 <= trajectory.choose_chain_length(rng, starts, 0.5, 7, normal) <= longest
+
+
+def test_chains_have_random_numbers_of_trajectories(rng):
+    starts = rng.standard_normal((2000, 2))
+    *_, steps = trajectory.random_chains(rng, starts, 5, 0.25, 1, surrogate_of_a_normal(2))  # one step a trajectory
+    counts = np.bincount(steps, minlength=6)
+    assert counts[0] == 0
+    assert stats.chisquare(counts[1:]).pvalue > 1e-4
+
+
+def test_the_walk_takes_over_where_trajectories_are_rejected(rng):
+    state, config = misled(rng, S.Values())
+    rejected = kh.Info(False, 0.0, 1.0, state.position, -math.inf, kh.TRAJECTORIES, math.inf, 5)
+    shares, one = [], state._replace(accept_rate=0.9, num_tried=1000)
+    for _ in range(150):
+        one = kh.learn_from(one, rejected, config)
+        shares.append(one.walk_share)
+    assert shares[0] < 0.15
+    assert np.all(np.diff(shares) >= 0.0)
+    assert shares[-1] == pytest.approx(0.9)
+    assert kh.is_dropped(kh.finish(one, config))
+    for _ in range(150):
+        one = kh.learn_from(one, rejected._replace(accepted=True), config)
+    assert one.walk_share == pytest.approx(config.exploring_share)
+    assert not kh.is_dropped(kh.finish(one, config))
 
 
 @pytest.mark.slow
@@ -233,14 +270,12 @@ def test_trajectories_run_in_the_shape_of_the_quadratic_if_it_has_a_maximum(rng)
     np.testing.assert_allclose(learned.factor @ learned.factor.T, exact, atol=0.02 * exact.max())
     np.testing.assert_allclose(learned.factor, np.tril(learned.factor), atol=1e-12)
     np.testing.assert_allclose(learned.mean, PLACE, atol=0.02)
-    # The walk keeps to what was visited.
     walk = kh.with_fit(state, learned, CONFIG).walk
-    assert np.trace(walk.factor @ walk.factor.T) < 0.5 * np.trace(exact)
-    np.testing.assert_allclose(walk.mean, points.mean(axis=0), atol=0.1)
+    np.testing.assert_array_equal(walk.factor, state.walk.factor)
     _, points, values = evaluations(rng, 400)
     _, learned = taught(rng, points, values + 40.0 * (points[:, 0] - PLACE[0]) ** 2)
     assert learned.learned.surrogate.has_trend
-    assert learned.factor is learned.shape[1]
+    np.testing.assert_allclose(learned.factor @ learned.factor.T, np.cov(points.T), atol=0.1 * exact.max())
 
 
 def remembered(levels, num_dims=2):

@@ -173,8 +173,8 @@ _ESTIMATORS = {
 }
 #: The warning about a surrogate that was learned and is not used.
 DROPPED = (
-    "the surrogate is not used: while tuning, moves along it did not go as far as the random walk's, which makes all "
-    "draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
+    "the surrogate is not used: at the end of tuning fewer than a tenth of the moves along it were accepted. The "
+    "random walk makes all draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
 )
 
 
@@ -190,8 +190,8 @@ class KernelHMC(TransitionStep):
         others match scores at the visited points. "auto" is "values", which is far better in the benchmarks, except for
         heavy tails, where they are alike.
     exploring_share : float
-        Share of random-walk moves once there is a surrogate, in (0, 1]. It becomes 1 after tuning if surrogate moves do
-        not go as far as the walk's.
+        Least share of random-walk moves once there is a surrogate, in (0, 1]. The share is larger where more surrogate
+        moves are rejected, and 1 after tuning if fewer than a tenth are accepted.
     max_steps : int
         Most leapfrog steps in a trajectory; they cost microseconds and no evaluation.
     target_accept : float or "auto"
