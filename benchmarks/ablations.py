@@ -244,7 +244,6 @@ KHMC = {
     "walks where trajectories are rejected": {
         "mcmc.kernel_hmc._walk_share": lambda accept_rate, config: config.exploring_share
     },
-    "step sizes varied": {"mcmc.trajectory._STEP_FACTORS": np.ones(4)},
     "coordinates given one": {"mcmc.conditionally_normal.fitted": lambda *given: None},
     "factors and scales themselves": {"mcmc.conditionally_normal._POWERS": (0,)},
     "climbs from draws of the prior": {

@@ -16,7 +16,6 @@ from benchmarks.trajectories import leapfrog
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kameleon as ka
 from pymc_kernel.mcmc.surrogate_fit import learn, tuned
-from pymc_kernel.mcmc.trajectory import vary_step_size
 from pymc_kernel.scores import Finite, Lite
 
 TUNE, BURN_IN, DRAW = 2000, 200, 2000
@@ -45,9 +44,8 @@ def by_learned_gradient(rng, num_points, estimator):
             end = place + am.optimal_scale(place.size) * shape[1] @ momentum
         else:
             here = np.linalg.solve(shape[1], place - shape[0])
-            size = vary_step_size(rng, fit.step_size, 1)[0]
             steps = rng.integers((fit.num_steps + 1) // 2, fit.num_steps + 1)
-            end, turned, _ = leapfrog(here, momentum, size, steps, fit.expansion)
+            end, turned, _ = leapfrog(here, momentum, fit.step_size, steps, fit.expansion)
             end, log_ratio = shape[0] + shape[1] @ end, 0.5 * (momentum @ momentum - turned @ turned)
         accepted.append(np.log(rng.random()) < TARGET.log_density(end) - TARGET.log_density(place) + log_ratio)
         place = end if accepted[-1] else place

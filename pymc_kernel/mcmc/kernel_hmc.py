@@ -53,7 +53,7 @@ _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LONGEST_BURN_IN = 0.5  # of tuning
 TUNE = 1000  # draws, by default: PyMC's
 _MEMORY = 50  # chains of trajectories that their acceptance rate is averaged over
-_LEAST_TRIED = 0.1  # of moves while a chain tunes, along any surrogate; one that is accepted less often is not used
+_LEAST_TRIED = 0.1  # of moves in tuning, along any surrogate; one accepted less, as at the walls of a box, is not used
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 
 
@@ -265,16 +265,13 @@ def _end_burn_in(state):
 def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
     """Return the state with a new surrogate, along which more moves go the more of them are accepted."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
-    shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
+    walk = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
     share = _walk_share(state.accept_rate, config)
-    return state._replace(fit=fit, walk_share=share, num_fits=state.num_fits + 1, walk=shape)
+    return state._replace(fit=fit, walk_share=share, num_fits=state.num_fits + 1, walk=walk)
 
 
 def finish(state: State, config: Config) -> State:
-    """Return the state for sampling after tuning, without what only learning needs.
-
-    A surrogate along which few proposals are accepted is not used: at the walls of a box one in a hundred is.
-    """
+    """Return the state for sampling after tuning, without what only learning needs, nor a surrogate that is no use."""
     is_used = state.fit is not None and state.accept_rate >= _LEAST_TRIED
     share = _walk_share(state.accept_rate, config) if is_used else 1.0
     settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))

@@ -170,8 +170,8 @@ def tuned(rng: np.random.Generator, learned: Learned, shape: Shape, draws: np.nd
     starts = whiten(places, mean, factor)
     momenta = rng.standard_normal(starts.shape)
     step_size = choose_step_size(starts, momenta, expansion)
-    # As lengths begin at half of the longest and step sizes vary, half a period becomes a quarter on average.
-    num_steps = min(max_steps, math.ceil(math.pi / step_size))
+    # As lengths begin at half of the longest, a third of a period becomes a quarter on average.
+    num_steps = min(max_steps, math.ceil(2.0 / 3.0 * math.pi / step_size))
     chain_length = choose_chain_length(rng, starts, step_size, num_steps, expansion)
     return SurrogateFit(mean, factor, expansion, step_size, num_steps, chain_length, learned, shape)
 

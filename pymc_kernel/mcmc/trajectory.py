@@ -8,7 +8,6 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, value_and_score
 
-_STEP_FACTORS = np.array([1.0, 1.0, 0.5, 0.25])  # of a trajectory's step: small ones move where large are rejected
 _TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
@@ -77,8 +76,7 @@ def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansio
     steps = rng.integers((num_steps + 1) // 2, num_steps + 1, size=shape)
     steps[np.arange(length) >= _num_trajectories(rng, length, len(starts))[:, None]] = 0  # which end where they start
     momenta, uniforms = rng.standard_normal((*shape, d)), rng.random(shape)
-    sizes = vary_step_size(rng, step_size, shape)
-    work = float(length * num_steps * expansion.coefficients.size * d)
+    sizes, work = np.full(shape, step_size), float(length * num_steps * expansion.coefficients.size * d)
     ends, values, firsts, _ = surrogate_chains(starts, momenta, uniforms, steps, sizes, expansion, work)
     return ends, values, firsts, steps.sum(axis=1)
 
@@ -96,15 +94,6 @@ def _trial_accept(starts, momenta, step_size, expansion):
     with np.errstate(over="ignore", invalid="ignore"):
         gains = values - firsts + 0.5 * (momenta**2 - last**2).sum(axis=1)
     return np.where(np.isnan(gains), 0.0, np.exp(np.minimum(gains, 0.0))).mean()
-
-
-def vary_step_size(rng: np.random.Generator, step_size: float, size: int) -> np.ndarray:
-    """Return step sizes, half of them as given and the others a half and a quarter of it, at random.
-
-    In the tails a target can be stiffer than where the step size was chosen; beyond the limit of stability every
-    trajectory is rejected, and the chain would never leave.
-    """
-    return step_size * _STEP_FACTORS[rng.integers(len(_STEP_FACTORS), size=size)]
 
 
 def choose_step_size(starts: np.ndarray, momenta: np.ndarray, expansion: Expansion) -> float:

@@ -139,7 +139,10 @@ class Values:
         points, values = points[kept], values[kept] / unit
         check_magnitude(points, "points")
         if mean is None or factor is None:
-            mean, factor = points.mean(axis=0), _whitening(points)
+            if (points == points[0]).all():
+                raise ValueError("the points all coincide, so that nothing can be learned between them.")
+            mean, covariance = points.mean(axis=0), np.atleast_2d(np.cov(points.T))
+            factor = np.linalg.cholesky(covariance + np.diag(ridge_of(covariance, 1e-10)))
         whitened = whiten(points, mean, factor)
         has_trend = needs_trend and values.size >= fewest_for_trend
         trend = _quadratic_trend(whitened, values) if has_trend else (0.0, 0.0, 0.0)
@@ -184,10 +187,3 @@ def _quadratic_trend(whitened, values) -> tuple[np.ndarray, np.ndarray, np.ndarr
     center = values.mean()
     coefficients = lstsq(design, values - center, cond=1e-10, lapack_driver="gelsy", check_finite=False)[0]
     return design @ coefficients, coefficients[1 : d + 1], curvature_of(coefficients[d + 1 :], d)
-
-
-def _whitening(points: np.ndarray) -> np.ndarray:
-    if (points == points[0]).all():
-        raise ValueError("the points all coincide, so that nothing can be learned between them.")
-    covariance = np.atleast_2d(np.cov(points.T))
-    return np.linalg.cholesky(covariance + np.diag(ridge_of(covariance, 1e-10)))

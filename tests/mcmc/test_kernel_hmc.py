@@ -132,7 +132,7 @@ def test_a_chain_is_no_longer_for_the_noise_of_many_correlations(num_dims, longe
     """The largest of eighty correlations of a hundred independent pairs is about .27."""
     starts = rng.standard_normal((100, num_dims))
     normal = surrogate_of_a_normal(num_dims)
-    assert 2 <= trajectory.choose_chain_length(rng, starts, 0.5, 7, normal) <= longest
+    assert 2 <= trajectory.choose_chain_length(rng, starts, 0.5, 5, normal) <= longest
 
 
 def test_chains_have_random_numbers_of_trajectories(rng):
