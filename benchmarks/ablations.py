@@ -240,7 +240,6 @@ _LOGARITHMIC = ("error", "size", "seconds")
 KHMC = {
     "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
-    "numbers of trajectories drawn": {"mcmc.trajectory._num_trajectories": lambda rng, length, n: np.full(n, length)},
     "walks where trajectories are rejected": {
         "mcmc.kernel_hmc._walk_share": lambda accept_rate, config: config.exploring_share
     },

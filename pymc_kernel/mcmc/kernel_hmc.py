@@ -5,7 +5,7 @@ leapfrog trajectories along it, and accepts with the true log density or a kept 
 
 - The surrogate is by default a regression on log-density values, which learns from rejected proposals too.
 - A proposal is the end of a chain of trajectories on the surrogate alone, accepted with pi(y) s(x) / (pi(x) s(y)), s
-  the surrogate's density (Liu 2001, section 9.4.3). Step size, length and most trajectories are chosen on the
+  the surrogate's density (Liu 2001, section 9.4.3). Step size, length and number of the trajectories are chosen on the
   surrogate, without evaluations. Where it is good, draws are nearly independent, for one evaluation each.
 - A surrogate of values is learned in coordinates in which, given one of them, the others are normal, where a fit finds
   such ones: funnels, hierarchies and bananas then have one scale everywhere, see ``conditionally_normal``.

@@ -66,23 +66,17 @@ def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, ends, 
 
 
 def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansion):
-    """Return ends (n, d) of chains of up to ``length`` trajectories, surrogate values there and before, and leapfrogs.
+    """Return ends (n, d) of chains of ``length`` trajectories, surrogate values there and before, and leapfrog steps.
 
     Trajectories have random lengths, from half of ``num_steps`` on: otherwise periodic ones might return to their start
-    every time. Chains have random numbers of them, from one on: the end of a long one is nearly a fresh draw from the
-    surrogate, and a place whose density is far above the surrogate's is left by short ones only.
+    every time.
     """
     d, shape = starts.shape[1], (len(starts), length)
     steps = rng.integers((num_steps + 1) // 2, num_steps + 1, size=shape)
-    steps[np.arange(length) >= _num_trajectories(rng, length, len(starts))[:, None]] = 0  # which end where they start
     momenta, uniforms = rng.standard_normal((*shape, d)), rng.random(shape)
     sizes, work = np.full(shape, step_size), float(length * num_steps * expansion.coefficients.size * d)
     ends, values, firsts, _ = surrogate_chains(starts, momenta, uniforms, steps, sizes, expansion, work)
     return ends, values, firsts, steps.sum(axis=1)
-
-
-def _num_trajectories(rng, length, num_chains):
-    return rng.integers(1, length + 1, size=num_chains)
 
 
 def _trial_accept(starts, momenta, step_size, expansion):

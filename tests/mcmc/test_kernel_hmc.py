@@ -135,14 +135,6 @@ def test_a_chain_is_no_longer_for_the_noise_of_many_correlations(num_dims, longe
     assert 2 <= trajectory.choose_chain_length(rng, starts, 0.5, 5, normal) <= longest
 
 
-def test_chains_have_random_numbers_of_trajectories(rng):
-    starts = rng.standard_normal((2000, 2))
-    *_, steps = trajectory.random_chains(rng, starts, 5, 0.25, 1, surrogate_of_a_normal(2))  # one step a trajectory
-    counts = np.bincount(steps, minlength=6)
-    assert counts[0] == 0
-    assert stats.chisquare(counts[1:]).pvalue > 1e-4
-
-
 def test_the_walk_takes_over_where_trajectories_are_rejected(rng):
     state, config = misled(rng, S.Values())
     rejected = kh.Info(False, 0.0, 1.0, state.position, -math.inf, kh.TRAJECTORIES, math.inf, 5)
