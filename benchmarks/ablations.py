@@ -241,7 +241,7 @@ KHMC = {
     "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
     "walks where trajectories are rejected": {
-        "mcmc.kernel_hmc._walk_share": lambda accept_rate, config: config.exploring_share
+        "mcmc.kernel_hmc._walk_share": lambda worth, config: config.exploring_share
     },
     "coordinates given one": {"mcmc.conditionally_normal.fitted": lambda *given: None},
     "factors and scales themselves": {"mcmc.conditionally_normal._POWERS": (0,)},

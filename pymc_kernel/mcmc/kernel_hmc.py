@@ -40,6 +40,7 @@ from pymc_kernel.mcmc.surrogate_fit import (
     in_unit,
     joint_shape,
     refit,
+    to_unit,
 )
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import value_and_score
@@ -53,6 +54,7 @@ _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LONGEST_BURN_IN = 0.5  # of tuning
 TUNE = 1000  # draws, by default: PyMC's
 _MEMORY = 50  # chains of trajectories that their acceptance rate is averaged over
+_WALKED = 0.234 * 2.38**2  # squared distance that a good walk goes in a move, in units of its covariance
 _LEAST_TRIED = 0.1  # of moves in tuning, along any surrogate; one accepted less, as at the walls of a box, is not used
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 
@@ -102,7 +104,7 @@ class State(NamedTuple):
     visited: History  # since the burn-in
     arrival: burn_in.Arrival | None  # during burn-in; None after it
     fit: SurrogateFit | None = None
-    accept_rate: float = _LEAST_TRIED  # of the latest chains of trajectories
+    worth: np.ndarray = np.full(2, _LEAST_TRIED)  # of trajectories: acceptance rate, squared jumps over a walk's
     num_tried: int = 1  # of them
     walk_share: float = 1.0  # of moves; one until there is a surrogate
     iteration: int = 0  # of the adaptation
@@ -123,6 +125,7 @@ class Info(NamedTuple):
     move: str  # one of ``MOVES``
     energy_error: float  # minus the log acceptance ratio
     num_steps: int  # leapfrog steps
+    squared_jump: float = 0.0  # of an accepted proposal, in units of the walk's covariance
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
@@ -160,8 +163,9 @@ def step(rng: np.random.Generator, state: State, log_density: walk.LogDensity, c
         gain = proposed - state.log_density + float(log_ratio)
         accepted, probability = metropolis_accept(rng, gain)
     state = decided(state, accepted, position=place, log_density=proposed)
-    weight = _log_weight(state)
-    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), weight)
+    away = to_unit(state.walk.factor, origin, state.position[None])[0]
+    jump, weight = float(away @ away), _log_weight(state)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jump, weight)
 
 
 def _log_weight(state):
@@ -223,8 +227,9 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     state = state._replace(evaluated=evaluated, iteration=state.iteration + 1)
     if info.move == TRAJECTORIES:
         tried = state.num_tried + 1
-        rate = state.accept_rate + (info.accepted - state.accept_rate) / min(tried, _MEMORY)
-        state = state._replace(accept_rate=rate, num_tried=tried, walk_share=_walk_share(rate, config))
+        latest = np.array([info.accepted, info.squared_jump / _WALKED])
+        worth = state.worth + (latest - state.worth) / min(tried, _MEMORY)
+        state = state._replace(worth=worth, num_tried=tried, walk_share=_walk_share(worth, config))
     if state.arrival is not None:
         return _burn_in_draw(state, info, config)
     shape = state.walk
@@ -236,9 +241,9 @@ def learn_from(state: State, info: Info, config: Config) -> State:
     return state._replace(walk=shape, visited=visited, num_learned=state.num_learned + 1)
 
 
-def _walk_share(accept_rate, config):
-    """Return the share of walks, that of rejected trajectories: a chain that stays where it is learns nothing."""
-    return max(config.exploring_share, 1.0 - max(accept_rate, _LEAST_TRIED))
+def _walk_share(worth, config):
+    """Return the share of walks, that of trajectories that do not move: a chain that stays in place learns nothing."""
+    return max(config.exploring_share, 1.0 - max(worth.min(), _LEAST_TRIED))
 
 
 def _burn_in_draw(state, info, config):
@@ -266,14 +271,14 @@ def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
     """Return the state with a new surrogate, along which more moves go the more of them are accepted."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
     walk = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
-    share = _walk_share(state.accept_rate, config)
+    share = _walk_share(state.worth, config)
     return state._replace(fit=fit, walk_share=share, num_fits=state.num_fits + 1, walk=walk)
 
 
 def finish(state: State, config: Config) -> State:
     """Return the state for sampling after tuning, without what only learning needs, nor a surrogate that is no use."""
-    is_used = state.fit is not None and state.accept_rate >= _LEAST_TRIED
-    share = _walk_share(state.accept_rate, config) if is_used else 1.0
+    is_used = state.fit is not None and state.worth.min() >= _LEAST_TRIED
+    share = _walk_share(state.worth, config) if is_used else 1.0
     settled = state.walk._replace(noise=state.walk.noise._replace(next_probe=math.inf))
     evaluated = empty_history(0, state.position.size + 1)
     return state._replace(evaluated=evaluated, walk=settled, walk_share=share, is_weighed=not config.noisy)
@@ -314,5 +319,5 @@ def frozen(states: Sequence[State], config: Config) -> State:
     mean, factor = joint_shape(states)
     log_scale = float(np.mean([s.walk.log_scale for s in states]))
     shape = states[0].walk._replace(mean=mean, factor=factor, log_scale=log_scale)
-    accept_rate = float(np.mean([s.accept_rate for s in states]))
-    return finish(states[0]._replace(walk=shape, accept_rate=accept_rate, rejections=0), config)
+    worth = np.mean([s.worth for s in states], axis=0)
+    return finish(states[0]._replace(walk=shape, worth=worth, rejections=0), config)

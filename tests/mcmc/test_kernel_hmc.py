@@ -138,7 +138,7 @@ def test_a_chain_is_no_longer_for_the_noise_of_many_correlations(num_dims, longe
 def test_the_walk_takes_over_where_trajectories_are_rejected(rng):
     state, config = misled(rng, S.Values())
     rejected = kh.Info(False, 0.0, 1.0, state.position, -math.inf, kh.TRAJECTORIES, math.inf, 5)
-    shares, one = [], state._replace(accept_rate=0.9, num_tried=1000)
+    shares, one = [], state._replace(worth=np.array([0.9, 2.0]), num_tried=1000)
     for _ in range(150):
         one = kh.learn_from(one, rejected, config)
         shares.append(one.walk_share)
@@ -147,9 +147,12 @@ def test_the_walk_takes_over_where_trajectories_are_rejected(rng):
     assert shares[-1] == pytest.approx(0.9)
     assert kh.is_dropped(kh.finish(one, config))
     for _ in range(150):
-        one = kh.learn_from(one, rejected._replace(accepted=True), config)
+        one = kh.learn_from(one, rejected._replace(accepted=True, squared_jump=3.0), config)
     assert one.walk_share == pytest.approx(config.exploring_share)
     assert not kh.is_dropped(kh.finish(one, config))
+    for _ in range(300):
+        one = kh.learn_from(one, rejected._replace(accepted=True, squared_jump=1e-4), config)
+    assert one.walk_share == pytest.approx(0.9)  # accepted, but of tiny steps
 
 
 @pytest.mark.slow
