@@ -53,9 +53,10 @@ _NUM_VISITED = 4000  # places remembered
 _GROWTH = 1.15  # of the number of draws from one fit to the next
 _LONGEST_BURN_IN = 0.5  # of tuning
 TUNE = 1000  # draws, by default: PyMC's
-_MEMORY = 50  # chains of trajectories that their acceptance rate is averaged over
-_WALKED = 0.234 * 2.38**2  # squared distance that a good walk goes in a move, in units of its covariance
-_LEAST_TRIED = 0.1  # of moves in tuning, along any surrogate; one accepted less, as at the walls of a box, is not used
+_MEMORY = 50  # chains of trajectories that their worth is averaged over
+# Squared distance that the best walk goes in a move, in units of its covariance.
+_WALKED = noise.PLAIN_TARGET * walk.optimal_scale(1) ** 2
+_LEAST_TRIED = 0.1  # of moves in tuning, along any surrogate; one worth less, as at the walls of a box, is not used
 _LEAST_LEARNED = 2  # draws in the bulk, for each dimension, before the first fit
 
 
@@ -125,7 +126,7 @@ class Info(NamedTuple):
     move: str  # one of ``MOVES``
     energy_error: float  # minus the log acceptance ratio
     num_steps: int  # leapfrog steps
-    squared_jump: float = 0.0  # of an accepted proposal, in units of the walk's covariance
+    squared_jump: float = 0.0  # of accepted trajectories, in units of the walk's covariance
     log_weight: float = math.nan  # log density minus surrogate at the draw; NaN where it is not weighed
 
 
@@ -163,7 +164,7 @@ def step(rng: np.random.Generator, state: State, log_density: walk.LogDensity, c
         gain = proposed - state.log_density + float(log_ratio)
         accepted, probability = metropolis_accept(rng, gain)
     state = decided(state, accepted, position=place, log_density=proposed)
-    away = to_unit(state.walk.factor, origin, state.position[None])[0]
+    away = to_unit(state.walk.factor, origin, place[None])[0] if accepted and move == TRAJECTORIES else np.zeros(1)
     jump, weight = float(away @ away), _log_weight(state)
     return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jump, weight)
 

@@ -110,11 +110,11 @@ def choose_chain_length(rng, starts: np.ndarray, step_size: float, num_steps: in
     Chains are twice as long as the length in question, and every two of their states that are as far apart count: the
     largest of 2 d correlations of n independent pairs alone is about sqrt(2 log(4 d) / n).
     """
-    d, path = starts.shape[1], [starts]
+    path = [starts]
     for length in _CHAIN_LENGTHS:
         while len(path) <= 2 * length:
             path.append(random_chains(rng, path[-1], 1, step_size, num_steps, expansion)[0])
-        before, after = (np.reshape(half, (-1, d)) for half in (path[:-length], path[length:]))
+        before, after = (np.concatenate(half) for half in (path[:-length], path[length:]))
         if largest_correlation(np.hstack([before, before**2]), np.hstack([after, after**2])) <= _TARGET_CORRELATION:
             break
     return length

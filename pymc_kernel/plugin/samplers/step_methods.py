@@ -173,8 +173,8 @@ _ESTIMATORS = {
 }
 #: The warning about a surrogate that was learned and is not used.
 DROPPED = (
-    "the surrogate is not used: at the end of tuning fewer than a tenth of the moves along it were accepted. The "
-    "random walk makes all draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
+    "the surrogate is not used: at the end of tuning moves along it were mostly rejected, or went nowhere. The random "
+    "walk makes all draws now. Tune longer; or take pk.AdaptiveMetropolis, which spends no time on learning one."
 )
 
 
@@ -187,11 +187,10 @@ class KernelHMC(TransitionStep):
         All continuous free variables of the model by default; ``pm.sample`` finds steps for discrete ones.
     surrogate : {{"auto", "values", "lite", "finite", "nystrom"}}, or an estimator of ``pymc_kernel.scores``
         What is learned. "values" is kernel regression on the log density at every proposal, rejected ones included; the
-        others match scores at the visited points. "auto" is "values", which is far better in the benchmarks, except for
-        heavy tails, where they are alike.
+        others match scores at the visited points. "auto" is "values", which is better in the benchmarks.
     exploring_share : float
         Least share of random-walk moves once there is a surrogate, in (0, 1]. The share is larger where more surrogate
-        moves are rejected, and 1 after tuning if fewer than a tenth are accepted.
+        moves are rejected or go nowhere, and 1 after tuning if these are more than nine of ten.
     max_steps : int
         Most leapfrog steps in a trajectory; they cost microseconds and no evaluation.
     target_accept : float or "auto"
