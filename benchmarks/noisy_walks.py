@@ -92,8 +92,12 @@ def counted(chains: Chains) -> Counts:
     return Counts(*(int(v.sum()) for v in (narrow, somewhere, chains.warned, somewhere & ~chains.warned)))
 
 
+HEADER = ("sampler", "by", "sigma", "dimensions", "acceptance", *Counts._fields, "seconds")
+TABLE = harness.Table("noisy-walks", HEADER, list(product(STEPS, WAYS, SIGMAS, DIMENSIONS)))
+
+
 def main(chains=64, ways=tuple(WAYS), sigmas=SIGMAS, target_accept: float | None = None):
-    """Print the table."""
+    """Print the table; that of default chains is written."""
     logging.getLogger("pymc").setLevel(logging.ERROR)
     rows = []
     for name, way, sigma, num_dims in product(STEPS, ways, sigmas, DIMENSIONS):
@@ -101,8 +105,8 @@ def main(chains=64, ways=tuple(WAYS), sigmas=SIGMAS, target_accept: float | None
         walked, seconds = measures.timed(WAYS[way], name, sigma, num_dims, chains, 1, target)
         rows.append([name, way, sigma, num_dims, f"{walked.accept:.3f}", *counted(walked), f"{seconds:.0f}"])
         print(*rows[-1], flush=True)
-    header = ["sampler", "by", "sigma", "dimensions", "acceptance", *Counts._fields, "seconds"]
-    print(harness.markdown_table(header, rows))
+        if target_accept is None:
+            TABLE.write(rows, f"{chains} chains a row.")
 
 
 if __name__ == "__main__":
