@@ -244,13 +244,14 @@ def learn_hyperparameters(
     """Return the hyperparameters of largest marginal likelihood, with a prior on length scales near the distances."""
     d = data.num_dims
     distance = float(np.median(pdist(data.whitened))) or 1.0
-    typical = -math.log(distance)
     starts = [] if start is None else [start]
     if start is None or search:
         starts += [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
-        if noisy:
-            # A short length scale explains noise as well as a nugget does; this start lets the nugget do it.
-            starts.append(Hyperparameters(np.full(d, 1.0 / (_STARTS[-1] * distance)), 1.0, 10.0, 1.0, 1e-4))
+        if noisy or data.values.ndim == 1:
+            # A short length scale explains noise as well as a nugget does, or a quadratic that is all there is: this
+            # start lets the nugget or the quadratic do it.
+            rest = (1.0, 10.0, 1.0, 1e-4) if noisy else (1.0, 1e3, 1e-5, 1e-7)
+            starts.append(Hyperparameters(np.full(d, 1.0 / (_STARTS[-1] * distance)), *rest))
     of = {name: tuple(map(math.log, ends)) for name, ends in _BOUNDS.items()}
     nugget, radial = of["noise" if noisy else "nugget"], of["quadratic" if noisy else "radial"]
     prior_sd = _PRIOR_SD[bool(noisy)]
@@ -262,7 +263,7 @@ def learn_hyperparameters(
 
     def penalized(logs):
         value, gradient = data.negative_log_marginal(logs)
-        off = (logs[:d] - typical) / prior_sd
+        off = (logs[:d] + math.log(distance)) / prior_sd
         gradient[:d] += off / prior_sd
         return value + 0.5 * off @ off, gradient
 

@@ -1,3 +1,5 @@
+from itertools import accumulate
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,15 @@ def test_marginal_likelihood_and_leave_one_out_by_dense_matrices(rng):
         residuals[i] = data.values[i] - covariance[i, rest] @ weights
     expected = np.sqrt(np.average(residuals**2, weights=np.exp(-0.25 * data.depth)))
     assert data.leave_one_out_error(HYPER) == pytest.approx(expected, rel=1e-8)
+
+
+def test_quadratic_is_found_from_a_slow_walk_in_many_dimensions(rng):
+    """There are hardly more values than coefficients to learn the settings from; a radial kernel leaves 0.06 and more."""
+    sd = np.logspace(-3.0, 0.0, 20)
+    steps = 0.2 * np.minimum(sd, 0.03) * rng.standard_normal((3000, 20))
+    x = np.array(list(accumulate(steps, lambda z, step: np.clip(z + step, -3.0 * sd, 3.0 * sd))))
+    fitted = S.Values().fit(x, -0.5 * ((x / sd) ** 2).sum(axis=1), rng, noisy=False)
+    assert fitted.error < 0.01
 
 
 @pytest.mark.parametrize("sd", [0.0, 0.5])
