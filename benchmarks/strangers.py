@@ -448,6 +448,47 @@ def rosenbrock(seed):
     return of_density(pk.sample_khmc, seed, log_density, exact, EXACT, cores=1)
 
 
+def thin_ridge(seed):
+    """A parabola with waves, of a width of a twentieth and at an angle to all coordinates."""
+    rng = np.random.default_rng(seed)
+    turn = np.linalg.qr(np.random.default_rng(3).standard_normal((4, 4)))[0]
+    z = rng.standard_normal((NUM_TRUE, 4)) * [1.0, 0.05, 0.05, 1.0]
+    z[:, 1] += 2.0 * z[:, 0] ** 2
+    z[:, 2] += np.sin(3.0 * z[:, 0])
+
+    def log_density(x):
+        u = turn.T @ x
+        across = ((u[1] - 2.0 * u[0] ** 2) / 0.05) ** 2 + ((u[2] - pt.sin(3.0 * u[0])) / 0.05) ** 2
+        return -0.5 * (u[0] ** 2 + across + u[3] ** 2)
+
+    return of_density(pk.sample_khmc, seed, log_density, z @ turn.T, EXACT, cores=1)
+
+
+def narrow_in_broad(seed):
+    """Two normals of one center in four dimensions, of spreads .03 and 1, with half of the mass each."""
+    rng = np.random.default_rng(seed)
+    z = rng.standard_normal((NUM_TRUE, 4)) * np.where(rng.random((NUM_TRUE, 1)) < 0.5, 1.0, 0.03)
+
+    def log_density(x):
+        squared = (x**2).sum()
+        return pt.logaddexp(-0.5 * squared, -0.5 * squared / 0.03**2 - 4.0 * np.log(0.03))
+
+    return of_density(pk.sample_khmc, seed, log_density, z, EXACT, cores=1)
+
+
+def correlated(seed):
+    """A normal distribution in 20 dimensions with correlations of .99 and scales of .01 to 10."""
+    scales = np.logspace(-2.0, 1.0, 20)
+    covariance = (0.99 + 0.01 * np.eye(20)) * np.outer(scales, scales)
+    precision = np.linalg.inv(covariance)
+    z = np.random.default_rng(seed).multivariate_normal(np.zeros(20), covariance, NUM_TRUE)
+
+    def log_density(x):
+        return -0.5 * x @ precision @ x
+
+    return of_density(pk.sample_khmc, seed, log_density, z, EXACT, cores=1)
+
+
 # -- 21: the test of draws --------------------------------------------------------------------------------------------
 
 
@@ -502,6 +543,11 @@ CLASSES = {
     },
     "22 long ridges, sample_khmc": {"snake": snake, "cubic": cubic},
     "22 of PINTS, sample_khmc": {"egg box": egg_box, "Rosenbrock": rosenbrock},
+    "24 thin, narrow, correlated, sample_khmc": {
+        "thin ridge": thin_ridge,
+        "narrow in broad": narrow_in_broad,
+        "correlated": correlated,
+    },
     **{
         f"23 priors with long tails, {sample.__name__}": {
             "location and scale": lambda seed, sample=sample: location_and_scale(seed, sample),

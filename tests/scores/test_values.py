@@ -50,7 +50,7 @@ def test_marginal_likelihood_and_leave_one_out_by_dense_matrices(rng):
 
 
 def test_quadratic_is_found_from_a_slow_walk_in_many_dimensions(rng):
-    """There are hardly more values than coefficients to learn the settings from; a radial kernel leaves 0.06 and more."""
+    """The settings are learned from hardly more values than coefficients; a radial kernel leaves 0.06 and more."""
     sd = np.logspace(-3.0, 0.0, 20)
     steps = 0.2 * np.minimum(sd, 0.03) * rng.standard_normal((3000, 20))
     x = np.array(list(accumulate(steps, lambda z, step: np.clip(z + step, -3.0 * sd, 3.0 * sd))))
