@@ -97,7 +97,7 @@ TABLE = harness.Table("noisy-walks", HEADER, list(product(STEPS, WAYS, SIGMAS, D
 
 
 def main(chains=64, ways=tuple(WAYS), sigmas=SIGMAS, target_accept: float | None = None):
-    """Print the table; that of default chains is written."""
+    """Print the rows; those of the default target acceptance are written."""
     logging.getLogger("pymc").setLevel(logging.ERROR)
     rows = []
     for name, way, sigma, num_dims in product(STEPS, ways, sigmas, DIMENSIONS):

@@ -543,17 +543,17 @@ CLASSES = {
     },
     "22 long ridges, sample_khmc": {"snake": snake, "cubic": cubic},
     "22 of PINTS, sample_khmc": {"egg box": egg_box, "Rosenbrock": rosenbrock},
-    "24 thin, narrow, correlated, sample_khmc": {
-        "thin ridge": thin_ridge,
-        "narrow in broad": narrow_in_broad,
-        "correlated": correlated,
-    },
     **{
         f"23 priors with long tails, {sample.__name__}": {
             "location and scale": lambda seed, sample=sample: location_and_scale(seed, sample),
             "rate": lambda seed, sample=sample: rate(seed, sample),
         }
         for sample in (pk.sample_likelihood_free, pk.sample_kbr, pk.sample_abc)
+    },
+    "24 thin, narrow, correlated, sample_khmc": {
+        "thin ridge": thin_ridge,
+        "narrow in broad": narrow_in_broad,
+        "correlated": correlated,
     },
 }
 

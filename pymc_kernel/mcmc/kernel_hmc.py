@@ -178,7 +178,7 @@ def _log_weight(state):
 
 
 def is_dropped(state: State) -> bool:
-    """Return whether there is a surrogate that no move goes along: after tuning, if few were accepted."""
+    """Return whether there is a surrogate that no move goes along: if few were accepted or went anywhere."""
     return state.fit is not None and state.walk_share == 1.0
 
 
@@ -271,9 +271,9 @@ def _end_burn_in(state):
 def with_fit(state: State, fit: SurrogateFit, config: Config) -> State:
     """Return the state with a new surrogate, along which more moves go the more of them are accepted."""
     # A chain in burn-in keeps its walk, even where chains that it learns with have reached the bulk.
-    walk = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
+    shape = state.walk if state.arrival else state.walk._replace(mean=fit.shape[0], factor=fit.shape[1])
     share = _walk_share(state.worth, config)
-    return state._replace(fit=fit, walk_share=share, num_fits=state.num_fits + 1, walk=walk)
+    return state._replace(fit=fit, walk_share=share, num_fits=state.num_fits + 1, walk=shape)
 
 
 def finish(state: State, config: Config) -> State:

@@ -14,27 +14,27 @@ _CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposa
 _TARGET_CORRELATION = 0.2  # of both ends of a chain, on the surrogate; moves of particles end at the same value
 
 
-def surrogate_chains(positions, momenta, uniforms, lengths, step_sizes, expansion: Expansion, work_per_chain=0.0):
+def surrogate_chains(positions, momenta, uniforms, lengths, step_size, expansion: Expansion, work_per_chain=0.0):
     """Return the ends of Hamiltonian chains on the surrogate alone, and the surrogate's values there and at the starts.
 
     Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
     as a proposal for another density it needs the ratio of surrogate values only (Liu 2001, section 9.4.3).
 
-    Chains start at positions (n, d), with momenta (n, k, d) of unit mass, and lengths, in leapfrog steps of O(m d)
-    each, and step sizes (n, k). A transition whose uniform number (n, k) is negative always accepts. Chains are spread
-    over threads by the rough number of inner operations of one, zero for this thread alone. Also returned are the
-    momenta (n, d) at the end of the last trajectory, accepted or not.
+    Chains start at positions (n, d), with momenta (n, k, d) of unit mass and lengths (n, k) in leapfrog steps, each
+    O(m d). A transition whose uniform number (n, k) is negative always accepts. Chains are spread over threads by the
+    rough number of inner operations of one, zero for this thread alone. Also returned are the momenta (n, d) at the end
+    of the last trajectory, accepted or not.
     """
     n = len(positions)
     ends, last = np.empty(positions.shape), np.empty(positions.shape)
     values, firsts = np.empty(n), np.empty(n)
-    arrays = positions, momenta, uniforms, lengths, step_sizes, expansion, ends, values, firsts, last
+    arrays = positions, momenta, uniforms, lengths, step_size, expansion, ends, values, firsts, last
     over_row_blocks(lambda start, stop: _chains(*arrays, start, stop), n, work_per_chain)
     return ends, values, firsts, last
 
 
 @compiled
-def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, ends, values, firsts, last, start, stop):
+def _chains(positions, momenta, uniforms, lengths, step_size, expansion, ends, values, firsts, last, start, stop):
     # One loop for all: the compiler optimizes the surrogate's formula again for every function that it is called
     # through, which takes most of a second.
     d = positions.shape[1]
@@ -45,7 +45,7 @@ def _chains(positions, momenta, uniforms, lengths, step_sizes, expansion, ends, 
         value = value_and_score(here, expansion, slope_here)
         firsts[j] = value
         for t in range(lengths.shape[1]):
-            step_size, new_value, gain = step_sizes[j, t], value, 0.0
+            new_value, gain = value, 0.0
             for i in range(d):
                 q[i], p[i], score[i] = here[i], momenta[j, t, i], slope_here[i]
                 gain += 0.5 * p[i] * p[i]
@@ -74,16 +74,16 @@ def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansio
     d, shape = starts.shape[1], (len(starts), length)
     steps = rng.integers((num_steps + 1) // 2, num_steps + 1, size=shape)
     momenta, uniforms = rng.standard_normal((*shape, d)), rng.random(shape)
-    sizes, work = np.full(shape, step_size), float(length * num_steps * expansion.coefficients.size * d)
-    ends, values, firsts, _ = surrogate_chains(starts, momenta, uniforms, steps, sizes, expansion, work)
+    work = float(length * num_steps * expansion.coefficients.size * d)
+    ends, values, firsts, _ = surrogate_chains(starts, momenta, uniforms, steps, step_size, expansion, work)
     return ends, values, firsts, steps.sum(axis=1)
 
 
 def _trial_accept(starts, momenta, step_size, expansion):
     """Return the mean of min(1, exp(-energy error)) over trajectories on the surrogate alone."""
     shape = (len(starts), 1)
-    always, steps, sizes = np.full(shape, -1.0), np.full(shape, _TRIAL_STEPS), np.full(shape, step_size)
-    _, values, firsts, last = surrogate_chains(starts, momenta[:, None], always, steps, sizes, expansion)
+    always, steps = np.full(shape, -1.0), np.full(shape, _TRIAL_STEPS)
+    _, values, firsts, last = surrogate_chains(starts, momenta[:, None], always, steps, step_size, expansion)
     # Beyond the limit of stability trajectories go to infinity, which their energy shows.
     with np.errstate(over="ignore", invalid="ignore"):
         gains = values - firsts + 0.5 * (momenta**2 - last**2).sum(axis=1)

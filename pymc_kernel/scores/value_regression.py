@@ -249,7 +249,7 @@ def learn_hyperparameters(
         starts += [Hyperparameters(np.full(d, 1.0 / (r * distance)), 100.0, 10.0, 1e-3, 1e-4) for r in _STARTS]
         if noisy or data.values.ndim == 1:
             # A short length scale explains noise as well as a nugget does, or a quadratic that is all there is: this
-            # start lets the nugget or the quadratic do it.
+            # start lets the nugget do it, or the quadratic, with all else at the lower ends of its bounds.
             rest = (1.0, 10.0, 1.0, 1e-4) if noisy else (1.0, 1e3, 1e-5, 1e-7)
             starts.append(Hyperparameters(np.full(d, 1.0 / (_STARTS[-1] * distance)), *rest))
     of = {name: tuple(map(math.log, ends)) for name, ends in _BOUNDS.items()}
