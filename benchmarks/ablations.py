@@ -243,6 +243,8 @@ KHMC = {
     "walks where trajectories are rejected": {
         "mcmc.kernel_hmc._walk_share": lambda worth, config: config.exploring_share
     },
+    "fifty remembered": {"mcmc.kernel_hmc._MEMORY": 500},
+    "a tenth tried": {"mcmc.kernel_hmc._LEAST_TRIED": 0.001},
     "coordinates given one": {"mcmc.conditionally_normal.fitted": lambda *given: None},
     "factors and scales themselves": {"mcmc.conditionally_normal._POWERS": (0,)},
     "climbs from draws of the prior": {
