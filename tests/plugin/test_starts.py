@@ -8,6 +8,7 @@ from scipy import stats
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.model.priors import ModelPrior, PriorDraws, first_places, prior_draws
+from pymc_kernel.plugin.warn import findings_in
 from tests.plugin.models import sample
 
 
@@ -92,6 +93,19 @@ def test_chains_in_one_of_two_modes_say_so_and_initial_values_of_the_user_are_ke
     chains = {"draws": 10, "chains": 4, "cores": 1, "seed": 1}
     idata = sample(square_root_of_nine, pk.AdaptiveMetropolis, initvals={"x": -3.0}, **chains)
     assert (idata["warmup_posterior"]["x"].values[:, :20] < 0.0).all()
+
+
+def test_a_mode_that_all_chains_miss_is_reported_once_and_kept_in_the_findings(caplog):
+    caplog.set_level(logging.WARNING, logger="pymc")
+    with pm.Model():
+        x = pm.Normal("x", 0.924, 2)
+        pm.Normal("y", x**2, 1, observed=9.0)
+        with pytest.warns(UserWarning, match="never came near x = ") as caught:
+            idata = pk.sample_khmc(cores=1, random_seed=1, progressbar=False)
+    assert sum("never came near" in str(one.message) for one in caught) == 1
+    [finding] = findings_in(idata["sample_stats"])
+    assert "never came near x = " in finding
+    assert "never came near" not in caplog.text
 
 
 def test_scales_far_from_one_are_learned():

@@ -15,7 +15,6 @@ from pymc_kernel.kernels import Gaussian, Kernel
 from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.plugin.arguments import Variables
 from pymc_kernel.plugin.model.estimated import blocks_of
-from pymc_kernel.plugin.samplers.chain_warnings import missing_mass_warning
 from pymc_kernel.plugin.samplers.transition_step import RandomWalkStep, TransitionStep
 
 _ESTIMATED: WeakSet[pm.Model] = WeakSet()  # models with a likelihood that is only estimated
@@ -294,12 +293,6 @@ class KernelHMC(TransitionStep):
         if self.tune and state is not None and state.iteration < self.num_tune:
             self.transition = kernel_hmc.finish(state._replace(iteration=self.num_tune), self.config)
         return super().stop_tuning()
-
-    def _last_words(self):
-        words = super()._last_words()
-        if self.is_judged_alone:
-            words.append(missing_mass_warning(np.array(self.log_weights)))
-        return words
 
     def _stats(self, state, info):
         of_move = {name: getattr(info, name) for name in ("move", "num_steps", "energy_error", "log_weight")}

@@ -22,7 +22,7 @@ from pymc_kernel.plugin.model.priors import STARTS_TRIED, prior_draws
 from pymc_kernel.plugin.model.unconstrained import coordinate_names
 from pymc_kernel.plugin.progress import STUCK_AFTER, progress_columns, progress_updates
 from pymc_kernel.plugin.reports.likelihood_checks import normality_warning
-from pymc_kernel.plugin.samplers.chain_warnings import missed_point_warning, noise_report, raised_warning
+from pymc_kernel.plugin.samplers import chain_warnings
 
 _NUM_VISITED = 500  # draws kept for the checks at the end of a chain, such as whether it missed a known point
 _SEARCH_SHARE = 0.1  # of the tuning draws: evaluations of candidates for a start, and of climbs from them to modes
@@ -241,7 +241,7 @@ class TransitionStep(ArrayStepShared):
         if self.tune:
             return None
         is_last = self.draw == self.num_tune + self.num_draws
-        if is_last and (words := [w for w in self._last_words() if w]):
+        if is_last and self.is_judged_alone and (words := [w for w in self._last_words() if w]):
             return self._said(WarningType.CONVERGENCE, " Besides, ".join(words))
         if self.warned or not (problem := self._problem(state)):
             return None
@@ -255,23 +255,29 @@ class TransitionStep(ArrayStepShared):
         """Return what is wrong with a chain after tuning, and why; or nothing."""
         if state.rejections < STUCK_AFTER:
             return ""
-        reason = noise_report(self.density, state) if self.density.estimated else _NO_FIT
+        reason = chain_warnings.noise_report(self.density, state) if self.density.estimated else _NO_FIT
         return f"a chain has rejected {state.rejections} proposals in a row. {reason}"
 
     def _last_words(self) -> list[str]:
         """Return warnings from all draws of the chain, some of them empty."""
-        words = []
         # Where other steps move, too, the density at the known points has changed.
-        if self.known is not None and not self.shared:
-            visited = [np.array([one[i] for one in self.visited]) for i in range(2)]
-            variance = self._log_estimate_variance(self.transition) if self.density.estimated else 0.0
-            place = missed(self.known, *visited, self.density, math.sqrt(variance))
-            words.append(missed_point_warning(place, self.coordinates))
-        if self.is_judged_alone:
-            simulated = [(position, summaries) for position, _, summaries in self.visited if summaries]
-            words.append(normality_warning(simulated, self.coordinates))
-            words.append(raised_warning(self.raised, self.num_draws, self.density.error))
-        return words
+        known, (positions, levels, summaries) = None if self.shared else self.known, zip(*self.visited, strict=True)
+        simulated = [one for one in zip(positions, summaries, strict=True) if one[1]]
+        return [
+            self.missed_point(known, self.transition, np.array(positions), np.array(levels)),
+            normality_warning(simulated, self.coordinates),
+            chain_warnings.raised_warning(self.raised, self.num_draws, self.density.error),
+            chain_warnings.missing_mass_warning(np.array(self.log_weights)),
+        ]
+
+    def missed_point(self, known: KnownPlaces | None, state: Any, draws: np.ndarray, levels: np.ndarray) -> str:
+        """Return a warning about a known point that draws (n, d) with log densities (n,) have missed; or nothing."""
+        if known is None:
+            return ""
+        few = slice(None, None, max(1, len(draws) // _NUM_VISITED))
+        variance = self._log_estimate_variance(state) if self.density.estimated else 0.0
+        place = missed(known, draws[few], levels[few], self.density, math.sqrt(variance))
+        return chain_warnings.missed_point_warning(place, self.coordinates)
 
     _progressbar_config = staticmethod(progress_columns)
     _make_progressbar_update_functions = staticmethod(progress_updates)
