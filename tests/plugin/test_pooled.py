@@ -17,7 +17,8 @@ def sample_khmc(*args, **settings):
     return pk.sample_khmc(*args, **quiet | settings)
 
 
-@pytest.mark.filterwarnings("ignore:sample_khmc")  # the surrogate is learned from few values here
+@pytest.mark.filterwarnings("ignore:.*the surrogate is not used")  # it is learned from few values here
+@pytest.mark.filterwarnings("ignore:sample_khmc. .*are likely to be missing")  # for the same reason
 @pytest.mark.parametrize("model", [exact_model, noisy_model], ids=["exact", "noisy"])
 @pytest.mark.long
 def test_same_draws_for_one_and_two_cores(model):

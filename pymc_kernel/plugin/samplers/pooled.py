@@ -110,8 +110,8 @@ def sample_khmc(
 
     At the end some 500 evaluations look beyond the ends of the draws: chains on a long ridge may agree with each other
     and miss what lies beyond. One warning for all chains reports this, modes that the search for starts saw and no
-    chain, parts that the weights of the draws show to be missing, summaries less normal than
-    :class:`SyntheticLikelihood` assumes (by 1,000 new estimates), and model calls that raised an error.
+    chain, missing parts that the weights of the draws show, summaries less normal than :class:`SyntheticLikelihood`
+    assumes (by 1,000 new estimates), and model calls that raised an error, which count as a density of zero.
 
     Tuning runs in this process, whatever ``cores`` is. If an evaluation takes a second or more, use
     ``pk.sample_surrogate(exact=True)``: it learns from fewer evaluations, on any executor, and its draws are exact,
@@ -220,7 +220,7 @@ def _say(model, step, idata, rng):
     if {rv.name for rv in model.free_RVs} <= set(posterior.data_vars):
         draws, levels = unconstrained_draws(posterior, model), stats["lp"].values
         if np.isfinite(draws).all():  # rounding may have put a draw at a bound
-            if not (step.shared or step.density.estimated):  # else log densities do not depend on the position alone
+            if not step.density.estimated:  # else log densities do not depend on the position alone
                 checks.append(lambda: open_end_warning(draws, levels, step.density, step.coordinates, rng))
             checks.append(lambda: step.missed_point(step.tried, step.learned, np.concatenate(draws), levels.ravel()))
             if normal_blocks(model):

@@ -43,7 +43,7 @@ class TransitionState(StepMethodState):
     noise: Any  # generators of an estimated density
     warned: bool
     draw: int  # draws of the chain so far, tuning included
-    raised: int  # calls of the model that raised after tuning
+    raised: int  # calls of the model that raised after tuning, where the chain is judged alone
     counted: int  # calls of the model, up to the last draw
     log_weights: list  # of the draws after tuning, where the transition reports them
     known: Any  # KnownPlaces: points evaluated in the search for a start
@@ -140,7 +140,7 @@ class TransitionStep(ArrayStepShared):
         self.transition = state
         self.draw += 1
         raised = self.density.num_raised - raised
-        if not self.tune:
+        if self.is_judged_alone and not self.tune:
             self.raised += raised
             self.log_weights.append(getattr(info, "log_weight", math.nan))
             if self.draw % max(1, self.num_draws // _NUM_VISITED) == 0:
@@ -260,9 +260,9 @@ class TransitionStep(ArrayStepShared):
 
     def _last_words(self) -> list[str]:
         """Return warnings from all draws of the chain, some of them empty."""
-        # Where other steps move, too, the density at the known points has changed.
-        known, (positions, levels, summaries) = None if self.shared else self.known, zip(*self.visited, strict=True)
+        positions, levels, summaries = zip(*self.visited, strict=True)
         simulated = [one for one in zip(positions, summaries, strict=True) if one[1]]
+        known = None if self.shared else self.known  # other steps have changed the density at the known points
         return [
             self.missed_point(known, self.transition, np.array(positions), np.array(levels)),
             normality_warning(simulated, self.coordinates),
