@@ -236,10 +236,13 @@ KHMC_GROUPS = {
 MEASURES = ("right", "silent", "error", "size", "seconds")
 _LOGARITHMIC = ("error", "size", "seconds")
 
+STEPS_OF_ONE_SIZE = {"mcmc.trajectory._SMALLEST_SHARE": 1.0, "mcmc.surrogate_fit.LONGEST": np.pi / 2.0}
+
 #: Mechanism -> what stands in place of names of modules when it is off.
 KHMC = {
     "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
     "as long": {"mcmc.trajectory._TARGET_CORRELATION": 0.4},
+    "drawn step sizes": STEPS_OF_ONE_SIZE,
     "walks where trajectories are rejected": {
         "mcmc.kernel_hmc._walk_share": lambda worth, config: config.exploring_share
     },
@@ -270,6 +273,7 @@ PARTICLES = {
     moves.Hamiltonian: {
         "importance sampling at the end": {"config": {"importance": False}},
         "chains of trajectories": {"mcmc.surrogate_fit.choose_chain_length": lambda *given: 1},
+        "drawn step sizes": STEPS_OF_ONE_SIZE,
     },
     moves.Differences: {
         "places anew": {"smc.moves.Differences.adapt": _without_places},

@@ -44,8 +44,8 @@ def by_learned_gradient(rng, num_points, estimator):
             end = place + am.optimal_scale(place.size) * shape[1] @ momentum
         else:
             here = np.linalg.solve(shape[1], place - shape[0])
-            steps = rng.integers((fit.num_steps + 1) // 2, fit.num_steps + 1)
-            end, turned, _ = leapfrog(here, momentum, fit.step_size, steps, fit.expansion)
+            step_size = rng.uniform(0.25, 1.0) * fit.step_size
+            end, turned, _ = leapfrog(here, momentum, step_size, fit.num_steps, fit.expansion)
             end, log_ratio = shape[0] + shape[1] @ end, 0.5 * (momentum @ momentum - turned @ turned)
         accepted.append(np.log(rng.random()) < TARGET.log_density(end) - TARGET.log_density(place) + log_ratio)
         place = end if accepted[-1] else place

@@ -8,7 +8,7 @@ from pymc_kernel.mcmc.trajectory import surrogate_chains
 def leapfrog(position, momentum, step_size, num_steps, expansion):
     """Return the end (position, momentum) of a trajectory along the surrogate, and its surrogate value."""
     momenta = np.array(momentum, dtype=float)[None, None]
-    always, steps = np.array([[-1.0]]), np.array([[num_steps]])
+    always, step_sizes = np.array([[-1.0]]), np.array([[float(step_size)]])
     start = np.asarray(position)[None]
-    end, value, _, last = surrogate_chains(start, momenta, always, steps, float(step_size), expansion)
+    end, value, _, last = surrogate_chains(start, momenta, always, step_sizes, int(num_steps), expansion)
     return end[0], last[0], float(value[0])

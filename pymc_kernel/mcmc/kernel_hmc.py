@@ -71,7 +71,7 @@ class Config:
     exploring_share : float
         Least share of random-walk moves, in (0, 1]: moves along the surrogate are as many as are accepted of them.
     max_steps : int
-        Longest trajectory in leapfrog steps. Steps cost microseconds, no evaluation.
+        Leapfrog steps of a trajectory, at most. Steps cost microseconds, no evaluation.
     target_accept : float or "auto"
         Of the random walk, as in ``adaptive_metropolis``.
     noisy : bool
@@ -155,8 +155,8 @@ def step(rng: np.random.Generator, state: State, log_density: walk.LogDensity, c
             here = state.walk._replace(position=origin, log_density=state.log_density)
             state = state._replace(walk=walk.probed(here, log_density))
     else:
-        scale = state.fit.step_size
-        place, log_ratio, num_steps = (one[0] for one in along(rng, origin[None], state.fit))
+        scale, num_steps = state.fit.step_size, state.fit.chain_length * state.fit.num_steps
+        place, log_ratio = (one[0] for one in along(rng, origin[None], state.fit))
     if np.array_equal(place, origin):  # the surrogate's own chain may stay where it was
         proposed, gain, accepted, probability = state.log_density, 0.0, False, 1.0
     else:
@@ -166,7 +166,7 @@ def step(rng: np.random.Generator, state: State, log_density: walk.LogDensity, c
     state = decided(state, accepted, position=place, log_density=proposed)
     away = to_unit(state.walk.factor, origin, place[None])[0] if accepted and move == TRAJECTORIES else np.zeros(1)
     jump, weight = float(away @ away), _log_weight(state)
-    return state, Info(accepted, probability, scale, place, proposed, move, -gain, int(num_steps), jump, weight)
+    return state, Info(accepted, probability, scale, place, proposed, move, -gain, num_steps, jump, weight)
 
 
 def _log_weight(state):

@@ -14,7 +14,7 @@ from pymc_kernel.machine_code import compiled
 from pymc_kernel.mcmc import conditionally_normal
 from pymc_kernel.mcmc.conditionally_normal import ConditionallyNormal
 from pymc_kernel.mcmc.metropolis import recent, shape_of
-from pymc_kernel.mcmc.trajectory import choose_chain_length, choose_step_size, random_chains
+from pymc_kernel.mcmc.trajectory import LONGEST, choose_chain_length, choose_step_size, random_chains
 from pymc_kernel.parallel import one_blas_thread
 from pymc_kernel.scores.expansion import Expansion, KernelExpansion, change_variables
 from pymc_kernel.scores.validation import cross_validate
@@ -64,8 +64,8 @@ class SurrogateFit(NamedTuple):
     mean: np.ndarray  # (d,)
     factor: np.ndarray  # (d, d), lower: x = mean + factor q, and momenta of q have unit variance
     expansion: Expansion  # in q
-    step_size: float
-    num_steps: int  # of the longest trajectory
+    step_size: float  # the largest
+    num_steps: int  # leapfrog steps of a trajectory
     chain_length: int  # trajectories of a proposal
     learned: Learned
     shape: Shape  # of the draws
@@ -170,28 +170,24 @@ def tuned(rng: np.random.Generator, learned: Learned, shape: Shape, draws: np.nd
     starts = whiten(places, mean, factor)
     momenta = rng.standard_normal(starts.shape)
     step_size = choose_step_size(starts, momenta, expansion)
-    # As lengths begin at half of the longest, a third of a period becomes a quarter on average.
-    num_steps = min(max_steps, math.ceil(2.0 / 3.0 * math.pi / step_size))
+    num_steps = min(max_steps, math.ceil(LONGEST / step_size))
     chain_length = choose_chain_length(rng, starts, step_size, num_steps, expansion)
     return SurrogateFit(mean, factor, expansion, step_size, num_steps, chain_length, learned, shape)
 
 
-def along(
-    rng: np.random.Generator, positions: np.ndarray, fit: SurrogateFit
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def along(rng: np.random.Generator, positions: np.ndarray, fit: SurrogateFit) -> tuple[np.ndarray, np.ndarray]:
     """Return proposals (n, d) from positions (n, d) by chains of trajectories on the surrogate.
 
-    Also the log ratios (n,) of the surrogate, before to after, and the numbers of leapfrog steps (n,).
+    Also the log ratios (n,) of the surrogate, before to after.
     """
     here, log_det = in_unit(fit, positions)
-    settings = fit.chain_length, fit.step_size, fit.num_steps, fit.expansion
-    ends, values, firsts, steps = random_chains(rng, here, *settings)
+    ends, values, firsts = random_chains(rng, here, fit.chain_length, fit.step_size, fit.num_steps, fit.expansion)
     with np.errstate(all="ignore"):  # trajectories that diverged
         places = _from_unit(fit.factor, fit.mean, ends)
         if fit.coordinates is not None:
             places, log_det_there = fit.coordinates.bend(places)
             log_det = log_det - log_det_there
-        return places, firsts - values + log_det, steps
+        return places, firsts - values + log_det
 
 
 def in_unit(fit: SurrogateFit, positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -9,18 +9,23 @@ from pymc_kernel.parallel import over_row_blocks
 from pymc_kernel.scores.expansion import Expansion, value_and_score
 
 _TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable
+# Of step sizes, drawn for each trajectory from here to the chosen one: a few places are stiffer than those where it was
+# chosen, and beyond the limit of stability all are rejected. With no smaller ones squares still decorrelate to .18.
+_SMALLEST_SHARE = 1.0 / 3.0
+# Time of the longest trajectory. From q they end at q cos(t) on a normal surrogate, but for momenta: on average zero.
+LONGEST = math.pi / (1.0 + _SMALLEST_SHARE)
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
 _TARGET_CORRELATION = 0.2  # of both ends of a chain, on the surrogate; moves of particles end at the same value
 
 
-def surrogate_chains(positions, momenta, uniforms, lengths, step_size, expansion: Expansion, work_per_chain=0.0):
+def surrogate_chains(positions, momenta, uniforms, step_sizes, num_steps, expansion: Expansion, work_per_chain=0.0):
     """Return the ends of Hamiltonian chains on the surrogate alone, and the surrogate's values there and at the starts.
 
     Each transition accepts by the surrogate's energy, so the whole is reversible with respect to exp(surrogate):
     as a proposal for another density it needs the ratio of surrogate values only (Liu 2001, section 9.4.3).
 
-    Chains start at positions (n, d), with momenta (n, k, d) of unit mass and lengths (n, k) in leapfrog steps, each
+    Chains start at positions (n, d), with momenta (n, k, d) of unit mass and step sizes (n, k); a leapfrog step is
     O(m d). A transition whose uniform number (n, k) is negative always accepts. Chains are spread over threads by the
     rough number of inner operations of one, zero for this thread alone. Also returned are the momenta (n, d) at the end
     of the last trajectory, accepted or not.
@@ -28,13 +33,13 @@ def surrogate_chains(positions, momenta, uniforms, lengths, step_size, expansion
     n = len(positions)
     ends, last = np.empty(positions.shape), np.empty(positions.shape)
     values, firsts = np.empty(n), np.empty(n)
-    arrays = positions, momenta, uniforms, lengths, step_size, expansion, ends, values, firsts, last
+    arrays = positions, momenta, uniforms, step_sizes, num_steps, expansion, ends, values, firsts, last
     over_row_blocks(lambda start, stop: _chains(*arrays, start, stop), n, work_per_chain)
     return ends, values, firsts, last
 
 
 @compiled
-def _chains(positions, momenta, uniforms, lengths, step_size, expansion, ends, values, firsts, last, start, stop):
+def _chains(positions, momenta, uniforms, step_sizes, num_steps, expansion, ends, values, firsts, last, start, stop):
     # One loop for all: the compiler optimizes the surrogate's formula again for every function that it is called
     # through, which takes most of a second.
     d = positions.shape[1]
@@ -44,12 +49,12 @@ def _chains(positions, momenta, uniforms, lengths, step_size, expansion, ends, v
         here[:], p[:] = positions[j], 0.0
         value = value_and_score(here, expansion, slope_here)
         firsts[j] = value
-        for t in range(lengths.shape[1]):
-            new_value, gain = value, 0.0
+        for t in range(step_sizes.shape[1]):
+            step_size, new_value, gain = step_sizes[j, t], value, 0.0
             for i in range(d):
                 q[i], p[i], score[i] = here[i], momenta[j, t, i], slope_here[i]
                 gain += 0.5 * p[i] * p[i]
-            for _ in range(lengths[j, t]):
+            for _ in range(num_steps):
                 for i in range(d):
                     p[i] += 0.5 * step_size * score[i]
                     q[i] += step_size * p[i]
@@ -66,24 +71,23 @@ def _chains(positions, momenta, uniforms, lengths, step_size, expansion, ends, v
 
 
 def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansion):
-    """Return ends (n, d) of chains of ``length`` trajectories, surrogate values there and before, and leapfrog steps.
+    """Return ends (n, d) of chains of ``length`` trajectories, and surrogate values (n,) there and before.
 
-    Trajectories have random lengths, from half of ``num_steps`` on: otherwise periodic ones might return to their start
+    Step sizes are random, and with them how far trajectories go: otherwise periodic ones might return to their start
     every time.
     """
     d, shape = starts.shape[1], (len(starts), length)
-    steps = rng.integers((num_steps + 1) // 2, num_steps + 1, size=shape)
+    step_sizes = step_size * rng.uniform(_SMALLEST_SHARE, 1.0, shape)
     momenta, uniforms = rng.standard_normal((*shape, d)), rng.random(shape)
     work = float(length * num_steps * expansion.coefficients.size * d)
-    ends, values, firsts, _ = surrogate_chains(starts, momenta, uniforms, steps, step_size, expansion, work)
-    return ends, values, firsts, steps.sum(axis=1)
+    return surrogate_chains(starts, momenta, uniforms, step_sizes, num_steps, expansion, work)[:3]
 
 
 def _trial_accept(starts, momenta, step_size, expansion):
     """Return the mean of min(1, exp(-energy error)) over trajectories on the surrogate alone."""
     shape = (len(starts), 1)
-    always, steps = np.full(shape, -1.0), np.full(shape, _TRIAL_STEPS)
-    _, values, firsts, last = surrogate_chains(starts, momenta[:, None], always, steps, step_size, expansion)
+    trial = momenta[:, None], np.full(shape, -1.0), np.full(shape, step_size), _TRIAL_STEPS
+    _, values, firsts, last = surrogate_chains(starts, *trial, expansion)
     # Beyond the limit of stability trajectories go to infinity, which their energy shows.
     with np.errstate(over="ignore", invalid="ignore"):
         gains = values - firsts + 0.5 * (momenta**2 - last**2).sum(axis=1)

@@ -231,7 +231,7 @@ class Hamiltonian:
     exploring_share : float
         Share of random-walk moves, in (0, 1].
     max_steps : int
-        Longest trajectory in leapfrog steps.
+        Leapfrog steps of a trajectory, at most.
     noisy : bool
         Whether likelihoods are estimates.
     """
@@ -271,7 +271,7 @@ class Hamiltonian:
         if learned.fit is None:
             return walked
         is_along = rng.random(len(positions)) >= self.exploring_share
-        walked.positions[is_along], walked.log_ratio[is_along], _ = along(rng, positions[is_along], learned.fit)
+        walked.positions[is_along], walked.log_ratio[is_along] = along(rng, positions[is_along], learned.fit)
         return walked._replace(is_exploring=~is_along)
 
     def adapt(self, learned: HamiltonianFit, proposals: Proposals, accept_prob: np.ndarray) -> HamiltonianFit:

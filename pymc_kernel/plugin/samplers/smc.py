@@ -211,7 +211,7 @@ class KernelHMCSMC(ParticleKernel):
     exploring_share : float
         Share of random-walk moves, in (0, 1].
     max_steps : int
-        Longest trajectory in leapfrog steps. Steps cost microseconds and no evaluation.
+        Leapfrog steps of a trajectory, at most. Steps cost microseconds and no evaluation.
     threshold : float
         Effective share of the particles after a temperature step, in (0, 1); larger means more stages.
     schedule : sequence of float, optional
