@@ -137,7 +137,7 @@ def test_trajectories_on_a_normal_surrogate_forget_where_they_began(rng):
 
 @pytest.mark.parametrize(("num_steps", "least", "most"), [(6, 3, 8), (1, 32, 32)])
 def test_a_chain_is_as_long_as_it_takes_to_forget(num_steps, least, most, rng):
-    """On a normal surrogate, where trajectories turn: six steps of a third to the whole of .25 keep .5 on the average."""
+    """On a normal surrogate, where trajectories turn: six steps of .08 to .25 keep .5 on the average."""
     starts = rng.standard_normal((400, 2))
     length = trajectory.choose_chain_length(rng, starts, 0.25, num_steps, surrogate_of_a_normal(2))
     assert least <= length <= most
