@@ -44,7 +44,7 @@ def by_learned_gradient(rng, num_points, estimator):
             end = place + am.optimal_scale(place.size) * shape[1] @ momentum
         else:
             here = np.linalg.solve(shape[1], place - shape[0])
-            step_size = rng.uniform(0.25, 1.0) * fit.step_size
+            step_size = rng.uniform(1.0 / 3.0, 1.0) * fit.step_size
             end, turned, _ = leapfrog(here, momentum, step_size, fit.num_steps, fit.expansion)
             end, log_ratio = shape[0] + shape[1] @ end, 0.5 * (momentum @ momentum - turned @ turned)
         accepted.append(np.log(rng.random()) < TARGET.log_density(end) - TARGET.log_density(place) + log_ratio)
