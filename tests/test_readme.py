@@ -184,5 +184,5 @@ def test_headline_of_simulators_and_of_the_picture():
     # Of what is written into the picture, which is made anew by hand: the numbers of its titles are in the text.
     from benchmarks import same_budget
 
-    assert same_budget.effective_draws("pk.KernelHMC") == "704"
-    assert {same_budget.effective_draws(step) for step in same_budget.STEPS} == {"704", "0.3"}
+    assert same_budget.effective_draws("pk.KernelHMC") == "733"
+    assert {same_budget.effective_draws(step) for step in same_budget.STEPS} == {"733", "0.3"}
