@@ -236,7 +236,7 @@ KHMC_GROUPS = {
 MEASURES = ("right", "silent", "error", "size", "seconds")
 _LOGARITHMIC = ("error", "size", "seconds")
 
-STEPS_OF_ONE_SIZE = {"mcmc.trajectory._SMALLEST_SHARE": 1.0, "mcmc.surrogate_fit.LONGEST": np.pi / 2.0}
+STEPS_OF_ONE_SIZE = {"mcmc.trajectory.SMALLEST_SHARE": 1.0, "mcmc.surrogate_fit.LONGEST": np.pi / 2.0}
 
 #: Mechanism -> what stands in place of names of modules when it is off.
 KHMC = {

@@ -16,6 +16,7 @@ from benchmarks.trajectories import leapfrog
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import kameleon as ka
 from pymc_kernel.mcmc.surrogate_fit import learn, tuned
+from pymc_kernel.mcmc.trajectory import SMALLEST_SHARE
 from pymc_kernel.scores import Finite, Lite
 
 TUNE, BURN_IN, DRAW = 2000, 200, 2000
@@ -44,7 +45,7 @@ def by_learned_gradient(rng, num_points, estimator):
             end = place + am.optimal_scale(place.size) * shape[1] @ momentum
         else:
             here = np.linalg.solve(shape[1], place - shape[0])
-            step_size = rng.uniform(1.0 / 3.0, 1.0) * fit.step_size
+            step_size = rng.uniform(SMALLEST_SHARE, 1.0) * fit.step_size
             end, turned, _ = leapfrog(here, momentum, step_size, fit.num_steps, fit.expansion)
             end, log_ratio = shape[0] + shape[1] @ end, 0.5 * (momentum @ momentum - turned @ turned)
         accepted.append(np.log(rng.random()) < TARGET.log_density(end) - TARGET.log_density(place) + log_ratio)

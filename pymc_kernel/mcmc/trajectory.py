@@ -10,10 +10,10 @@ from pymc_kernel.scores.expansion import Expansion, value_and_score
 
 _TRIAL_STEPS = 10  # leapfrog steps of a trial: the energy error hardly grows with their number while they are stable
 # Of step sizes, drawn for each trajectory from here to the chosen one: a few places are stiffer than those where it was
-# chosen, and beyond the limit of stability all are rejected. With no smaller ones squares still decorrelate to .18.
-_SMALLEST_SHARE = 1.0 / 3.0
+# chosen, and beyond the limit of stability all are rejected. Squares on a normal surrogate still decorrelate to .18.
+SMALLEST_SHARE = 1.0 / 3.0
 # Time of the longest trajectory. From q they end at q cos(t) on a normal surrogate, but for momenta: on average zero.
-LONGEST = math.pi / (1.0 + _SMALLEST_SHARE)
+LONGEST = math.pi / (1.0 + SMALLEST_SHARE)
 _ENERGY_ACCEPT = 0.9  # wanted mean of min(1, exp(-energy error)) of the trials
 _CHAIN_LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)  # trajectories of a proposal
 _TARGET_CORRELATION = 0.2  # of both ends of a chain, on the surrogate; moves of particles end at the same value
@@ -77,7 +77,7 @@ def random_chains(rng, starts, length, step_size, num_steps, expansion: Expansio
     every time.
     """
     d, shape = starts.shape[1], (len(starts), length)
-    step_sizes = step_size * rng.uniform(_SMALLEST_SHARE, 1.0, shape)
+    step_sizes = step_size * rng.uniform(SMALLEST_SHARE, 1.0, shape)
     momenta, uniforms = rng.standard_normal((*shape, d)), rng.random(shape)
     work = float(length * num_steps * expansion.coefficients.size * d)
     return surrogate_chains(starts, momenta, uniforms, step_sizes, num_steps, expansion, work)[:3]
