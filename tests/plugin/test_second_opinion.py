@@ -74,6 +74,17 @@ def test_draws_where_the_other_likelihood_is_low_are_told(outside, said):
     assert SecondOpinion(nothing, nothing, outside).words(nothing) == (said and f"{LEARNED} {said}")
 
 
+@pytest.mark.parametrize(("own", "is_said"), [(0.31, False), (0.33, True)])
+def test_an_opinion_that_errs_too_much_confirms_nothing(own, is_said):
+    """As far as an R-hat of 1.05 (.32). Silence would take a check without power for consent."""
+    errors = np.zeros((4, 2))
+    errors[0, 1] = own
+    said = f"cannot confirm it, as its means differ by {own} posterior standard deviations between fits to resampled"
+    words = SecondOpinion(np.zeros((4, 2)), errors, 0.0).words(np.zeros((4, 2)))
+    assert f"{LEARNED} {said} simulations" * is_said == words
+    assert "cannot" not in SecondOpinion(np.ones((4, 2)), errors, 0.0).words(np.zeros((4, 2)))  # it contradicts
+
+
 def test_no_opinion_without_a_density_of_the_prior(rng):
     def make_prior():
         raise ValueError("the prior has no density that PyMC can evaluate")

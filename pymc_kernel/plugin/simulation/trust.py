@@ -46,7 +46,7 @@ class SecondOpinion(NamedTuple):
     """Share of the other posterior where this likelihood is as low as for one in a hundred of its own draws."""
 
     def words(self, errors) -> str:
-        """Say where the posteriors differ by more than chance; ``errors`` (4, d) are those of the other posterior."""
+        """Say where posteriors differ by more than chance, or that this one cannot tell; ``errors`` are the other's."""
         limits = -ndtri(0.5 * _CHANCE / self.differences.size) * np.hypot(errors, self.errors)
         beyond = np.nan_to_num(np.abs(self.differences) - np.maximum(limits, _NEAR), nan=-1.0)
         shift, log_spread, low, high = self.differences[np.arange(4), beyond.argmax(axis=1)]
@@ -62,6 +62,9 @@ class SecondOpinion(NamedTuple):
                 f"finds {100 * self.outside:.0f} % of these draws as unlikely as the least likely "
                 f"{100 * _LEAST_LIKELY:.0f} % of its own"
             )
+        # Errors as large as these would let any posterior pass.
+        if not found and (unsure := differences(self.errors[0].max())):
+            found.append(f"cannot confirm it, as {unsure}")
         return f"a likelihood learned from the same simulations {', '.join(found)}" if found else ""
 
 
@@ -131,10 +134,7 @@ def _apart(statistics, given):
 
 
 def errors_of_learning(posterior, replicates) -> np.ndarray:
-    """Return standard deviations over replicates (4, d) of the statistics, in posterior spreads.
-
-    NaN for a single replicate.
-    """
+    """Return standard deviations over replicates (4, d) of the statistics, in posterior spreads; NaN for one."""
     given = statistics_of(posterior.points, posterior.weights)
     apart = _apart(np.array([statistics_of(one.points, one.weights) for one in replicates]), given)
     return apart.std(axis=0, ddof=1) if len(apart) > 1 else np.full(given.shape, np.nan)
