@@ -71,7 +71,7 @@ def sample_abc(
     Notes
     -----
     One warning covers data outside of what was simulated, a small effective number of simulations, means that depend on
-    which simulations were made, and disagreement with a likelihood learned from them.
+    which simulations were made, and a likelihood learned from them that disagrees or cannot tell.
 
     Examples
     --------

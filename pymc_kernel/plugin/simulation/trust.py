@@ -46,7 +46,7 @@ class SecondOpinion(NamedTuple):
     """Share of the other posterior where this likelihood is as low as for one in a hundred of its own draws."""
 
     def words(self, errors) -> str:
-        """Say where posteriors differ by more than chance, or that this one cannot tell; ``errors`` are the other's."""
+        """Say where posteriors differ by more than chance, or cannot tell; ``errors`` (4, d) are the other's."""
         limits = -ndtri(0.5 * _CHANCE / self.differences.size) * np.hypot(errors, self.errors)
         beyond = np.nan_to_num(np.abs(self.differences) - np.maximum(limits, _NEAR), nan=-1.0)
         shift, log_spread, low, high = self.differences[np.arange(4), beyond.argmax(axis=1)]
