@@ -61,16 +61,13 @@ def quick_models():
         yield
 
 
-def pytensor_mode():
-    return sys.modules["pytensor"].config.mode if "pytensor" in sys.modules else None
-
-
 @pytest.fixture(autouse=True)
 def no_mode_is_left_behind():
     """Of PyTensor: all tests that follow in the process would run another code, and slower."""
-    before = pytensor_mode()
+    pytensor = sys.modules.get("pytensor")
+    before = pytensor and pytensor.config.mode
     yield
-    assert before in (None, pytensor_mode())
+    assert pytensor is None or pytensor.config.mode == before
 
 
 @pytest.fixture

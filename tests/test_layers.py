@@ -62,10 +62,6 @@ ROOMS = {
 }
 
 
-def floor_of(path):
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
 def imported(path):
     for node in ast.walk(FILES[path]):
         if isinstance(node, ast.Import):
@@ -83,8 +79,8 @@ FILES = {path: ast.parse(path.read_text()) for path in sorted(PACKAGE.rglob("*.p
 
 def test_imports_run_downward_and_rooms_of_the_plugin_are_apart():
     for path in FILES:
-        floor = floor_of(path)
-        room = path.relative_to(PACKAGE).parts[1].removesuffix(".py") if floor == "plugin" else None
+        floor, *rest = (part.removesuffix(".py") for part in path.relative_to(PACKAGE).parts)
+        room = rest[0] if floor == "plugin" else None
         outside = OUTSIDE_PLUGIN if floor in ("plugin", "__init__") else OUTSIDE_BELOW
         outside = outside | OUTSIDE_OF_ONE_FILE.get(path.name if floor != "__init__" else floor, set())
         for module in imported(path):

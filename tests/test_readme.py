@@ -102,12 +102,12 @@ def test_printed_lines_are_those_of_the_page(output, first):
 
 
 @pytest.mark.slow
-def test_a_simulator_is_learned_around_its_true_parameters(tmp_path, monkeypatch):
+def test_a_simulator_is_learned_as_by_many_more_simulations(tmp_path, monkeypatch):
     idata = run("sample_likelihood_free(", tmp_path, monkeypatch)["till"]
-    for name, true in (("gap", 1.0), ("service", 0.7)):
-        draws = np.log(idata["posterior"][name].values)
-        assert abs(draws.mean() - np.log(true)) < 2.5 * draws.std()
-        assert 0.03 < draws.std() < 0.2  # of 100 customers: a tenth, where they wait for each other
+    # Kernel Bayes' rule with 10,000 simulations and 800 of this method: 1.0 and .755, with spreads of .10 and .075.
+    gap, service = (idata["posterior"][name].values for name in ("gap", "service"))
+    assert (gap.mean(), gap.std()) == (pytest.approx(1.0, abs=0.05), pytest.approx(0.105, rel=0.3))
+    assert (service.mean(), service.std()) == (pytest.approx(0.755, abs=0.03), pytest.approx(0.075, rel=0.3))
     assert float(idata["sample_stats"]["learning_error"].max()) < 0.3
 
 
@@ -118,9 +118,7 @@ def test_examples_are_run_above_commands_exist_and_it_is_one_page():
     assert set(EXAMPLES) <= on_pages
     assert examples_of(DOCS / "index.rst") == EXAMPLES[:1]
     makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"make ([a-z-]+)", TEXT)
-    assert "demo" in targets
-    assert all(f"\n{target}:" in makefile for target in targets)
+    assert all(f"\n{target}:" in makefile for target in re.findall(r"make ([a-z-]+)", TEXT))
     words = [word for word in PROSE.split() if re.search(r"\w", word)]
     assert len(words) <= 900
 

@@ -11,14 +11,24 @@ from pymc_kernel.density.fitted_kde import student_mixture
 from pymc_kernel.density.propagation import GammaPosterior, WishartPosterior
 
 
+def mixtures(at, centers, weights, precisions):
+    """Log densities (s, m) of mixtures of normal densities with such weights, for each precision (s, d, d)."""
+    difference = at[:, None] - centers
+    squared = np.einsum("mnd,sde,mne->smn", difference, precisions, difference, optimize=True)
+    heights = 0.5 * (np.linalg.slogdet(precisions)[1] - at.shape[1] * math.log(2 * math.pi))
+    return logsumexp(-0.5 * squared, b=weights, axis=2) + heights[:, None]
+
+
+def log_likelihood(x, precisions):
+    """Log likelihood (s,) of each precision: every point by the mixture around all others."""
+    n = len(x)
+    return mixtures(x, x, (1.0 - np.eye(n)) / (n - 1), precisions).sum(axis=1)
+
+
 def quadrature(x, rate):
     """Exact mean, standard deviation and log evidence of the precision in one dimension; gamma prior with shape 1."""
     logs = np.linspace(-5.0, 9.0, 301)
-    squared = ((x[:, None] - x) ** 2).sum(axis=2)
-    np.fill_diagonal(squared, np.inf)
-    likelihood = np.array([logsumexp(-0.5 * math.exp(u) * squared, axis=1).sum() for u in logs])
-    likelihood += 0.5 * len(x) * (logs - math.log(2 * math.pi))
-    joint = likelihood - len(x) * math.log(len(x) - 1) + math.log(rate) - rate * np.exp(logs) + logs
+    joint = log_likelihood(x, np.exp(logs)[:, None, None]) + math.log(rate) - rate * np.exp(logs) + logs
     evidence = logsumexp(joint) + math.log(logs[1] - logs[0])
     mass = softmax(joint)
     mean = mass @ np.exp(logs)
@@ -47,13 +57,11 @@ def test_diagonal_in_two_dimensions_against_a_grid(rng):
     x = TRIMODAL.sample(rng, 80)
     fit = BayesianKDE("diagonal", prior_rate=0.1).fit(x)
     logs = np.linspace(-2.0, 6.0, 60)
-    first, second = np.moveaxis((x[:, None] - x) ** 2, -1, 0)
-    np.fill_diagonal(first, np.inf)
     joint = []
     for u in logs:
-        inner = -0.5 * (math.exp(u) * first + np.exp(logs)[:, None, None] * second)
-        likelihood = (logsumexp(inner, axis=2) + 0.5 * (u + logs[:, None]) - math.log(2 * math.pi * 79)).sum(axis=1)
-        joint.append(likelihood + 2 * math.log(0.1) - 0.1 * (math.exp(u) + np.exp(logs)) + u + logs)
+        precisions = np.array([np.diag([math.exp(u), math.exp(v)]) for v in logs])
+        prior = 2 * math.log(0.1) - 0.1 * (math.exp(u) + np.exp(logs)) + u + logs
+        joint.append(log_likelihood(x, precisions) + prior)
     evidence = logsumexp(joint) + 2 * math.log(logs[1] - logs[0])
     mass = softmax(joint)
     mean = [mass.sum(axis=1) @ np.exp(logs), mass.sum(axis=0) @ np.exp(logs)]
@@ -74,11 +82,7 @@ def test_full_in_two_dimensions_against_importance_sampling():
     draws = posterior.sample(rng, 1500)
     prior = stats.wishart(3.0, np.linalg.inv(0.2 * np.eye(2)))
     own = stats.wishart(posterior.dof, np.linalg.inv(posterior.inverse_scale))
-    squared = np.einsum("ija,sab,ijb->sij", x[:, None] - x, draws, x[:, None] - x)
-    squared[:, np.arange(40), np.arange(40)] = np.inf
-    likelihood = (logsumexp(-0.5 * squared, axis=2) - math.log(2 * math.pi * 39)).sum(axis=1)
-    likelihood += 20.0 * np.linalg.slogdet(draws)[1]
-    logs = likelihood + prior.logpdf(draws.transpose(1, 2, 0)) - own.logpdf(draws.transpose(1, 2, 0))
+    logs = log_likelihood(x, draws) + prior.logpdf(draws.transpose(1, 2, 0)) - own.logpdf(draws.transpose(1, 2, 0))
     weights = np.exp(logs - logsumexp(logs))
     assert 1.0 / (weights**2).sum() > 400
     assert logsumexp(logs) - math.log(1500) == pytest.approx(fit.log_evidence, abs=0.2)
@@ -162,17 +166,10 @@ def test_densities_integrate_to_one_and_agree_with_draws_of_the_bandwidth(struct
     np.testing.assert_allclose(fit.log_density(at), expected, rtol=1e-9)
     draws = fit.posterior.sample(rng, 4000)
     np.testing.assert_allclose(draws.mean(axis=0), fit.precision, rtol=0.05, atol=0.1 * fit.precision.max())
-    levels = np.exp(_mixtures(at, x, draws))
+    levels = np.exp(mixtures(at, x, 1.0 / len(x), draws))
     np.testing.assert_allclose(levels.mean(axis=0), np.exp(fit.log_density(at, averaged=True)), rtol=0.03)
     low, high = fit.interval(at, 0.8, size=2000, rng=rng)
     np.testing.assert_allclose([low, high], np.quantile(levels, [0.1, 0.9], axis=0), rtol=0.05)
-
-
-def _mixtures(at, x, precisions):
-    difference = at[:, None] - x
-    logs = -0.5 * np.einsum("mnd,sde,mne->smn", difference, precisions, difference, optimize=True)
-    heights = 0.5 * np.linalg.slogdet(precisions)[1] - math.log(2 * math.pi * len(x))
-    return logsumexp(logs, axis=2) + heights[:, None]
 
 
 def test_draws_of_the_density(rng):

@@ -17,6 +17,8 @@ from docs.tutorial_pages import ORDER
 from pymc_kernel.plugin.warn import UNSEEN_MODE
 from tests.test_layers import FILES, MATHEMATICS
 
+RESULTS = harness.RESULTS.read_text()
+
 
 def listed_names(page):
     """Return the names in the lists of a page of the reference."""
@@ -62,25 +64,18 @@ def test_each_page_is_in_a_list_and_each_tutorial_has_a_script_and_a_place():
     sorted({m for p in PAGES for m in re.findall(r"(?:benchmarks|case_studies)[./][\w/]+(?:\.png)?", p.read_text())}),
 )
 def test_named_scripts_and_pictures_exist(path):
-    if path.endswith(".png"):
-        assert (DOCS.parent / path).exists()
-    else:
-        stem = DOCS.parent / path.replace(".", "/")
-        assert stem.with_suffix(".py").exists() or stem.with_suffix(".md").exists()
+    stem = path.replace(".", "/")
+    assert any((DOCS.parent / name).is_file() for name in (path, f"{stem}.py", f"{stem}.md"))
 
 
 def test_each_picture_is_in_the_gallery_and_tables_that_pages_show_are_in_the_results():
-    root = DOCS.parent
-    tutorials = [folder for folder in (DOCS / "tutorials" / "output").iterdir() if folder.is_dir()]
-    folders = root / "benchmarks" / "figures", root / "case_studies" / "figures", DOCS / "methods" / "output"
+    folders = "benchmarks/figures", "case_studies/figures", "docs/methods/output", "docs/tutorials/output/*"
+    pictures = {p.resolve() for folder in folders for p in DOCS.parent.glob(f"{folder}/*.png")}
     shown = re.findall(r"^   (\S+) \| ", (DOCS / "gallery.rst").read_text(), flags=re.M)
-    assert {(DOCS / path).resolve() for path in shown} == {
-        p.resolve() for f in (*folders, *tutorials) for p in f.glob("*.png")
-    }
-    results = harness.RESULTS.read_text()
+    assert {(DOCS / path).resolve() for path in shown} == pictures
     names = re.findall(r"^\.\. measured:: (\S+)$", (DOCS / "measured.rst").read_text(), flags=re.M)
     assert names
-    assert all(f"<!-- {name} -->" in results and f"<!-- /{name} -->" in results for name in names)
+    assert all(f"<!-- {name} -->" in RESULTS and f"<!-- /{name} -->" in RESULTS for name in names)
 
 
 def test_what_promises_evidence_says_what_it_may_lack_in_the_same_words():
@@ -94,19 +89,8 @@ def test_what_promises_evidence_says_what_it_may_lack_in_the_same_words():
         assert ("log_evidence" in text) <= (UNSEEN_MODE in text), name
 
 
-def rows_by_command():
-    """Return the rows of the tables in RESULTS and ZOO by the command that their heading names."""
-    rows, command = {}, ""
-    for path in (harness.RESULTS, harness.ZOO):
-        for line in path.read_text().splitlines():
-            if found := re.match(r"##.*python -m ([\w.]+)", line):
-                command = found[1]
-            elif line.startswith("|"):
-                rows.setdefault(command, []).append(line)
-    return rows
-
-
-ROWS = rows_by_command()
+# Commands that headings of RESULTS and ZOO name, and what stands below each.
+PARTS = re.split(r"^##.*python -m ([\w.]+)", RESULTS + harness.ZOO.read_text(), flags=re.M)[1:]
 NUMBER = r"(?<![\w.])(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)"
 # By page: numbers that are no results of the command beside them, or follow from its table.
 OTHERS = {
@@ -146,13 +130,12 @@ def as_written(number, other, factor=1.0):
 
 @pytest.mark.parametrize(("page", "commands", "text"), list(quotations()))
 def test_numbers_beside_a_command_are_in_its_tables(page, commands, text):
-    measured = {n for command in commands for row in ROWS.get(command, []) for n in re.findall(NUMBER, row)}
-    missing = set()
+    below = "".join(part for command, part in zip(PARTS[::2], PARTS[1::2], strict=True) if command in commands)
+    measured = set(re.findall(NUMBER, "\n".join(re.findall(r"^\|.*", below, flags=re.M))))
     for found in re.finditer(NUMBER, text):
         factors = (1.0, 100.0) if text[found.end() :].lstrip().startswith("%") else (1.0,)
-        if not any(as_written(found[0], other, factor) for other in measured for factor in factors):
-            missing.add(found[0])
-    assert missing <= OTHERS.get(page, set())
+        is_there = any(as_written(found[0], other, factor) for other in measured for factor in factors)
+        assert is_there or found[0] in OTHERS.get(page, set()), found[0]
 
 
 METHODS = [page for page in PAGES if page.parent.name == "methods" and examples_of(page)]
@@ -169,30 +152,23 @@ def test_a_method_page_shows_what_its_examples_print(page):
             assert (OUTPUT / name).read_text().splitlines()[0] == mark_of(page)
 
 
-def words_of_the_package():
-    """Return all texts of the package, with a gap where a number or a name is filled in."""
-    texts = []
-    for tree in FILES.values():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.JoinedStr):
-                texts.append("".join(v.value if isinstance(v, ast.Constant) else "…" for v in node.values))
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-                texts.append(node.value)
-    return "\n".join(texts)
-
-
 def test_warnings_that_pages_explain_are_given():
-    known, explained = words_of_the_package(), 0
+    """They are texts of the package, with a gap where a number or a name is filled in."""
+    texts, explained = [], []
+    for node in (node for tree in FILES.values() for node in ast.walk(tree)):
+        if isinstance(node, ast.JoinedStr):
+            texts.append("".join(v.value if isinstance(v, ast.Constant) else "…" for v in node.values))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            texts.append(node.value)
     for page in PAGES:
         for section in re.findall(r"\nWarnings\n-+\n(.*?)\n[^\n]+\n---", page.read_text(), flags=re.S):
-            for quoted in re.findall(r'\*"(.*?)"\*', section, flags=re.S):
-                assert " ".join(quoted.split()) in known, (page.name, quoted)
-                explained += 1
-    assert explained >= 20
+            explained += [" ".join(quoted.split()) for quoted in re.findall(r'\*"(.*?)"\*', section, flags=re.S)]
+    known = "\n".join(texts)
+    assert [words for words in explained if words not in known] == []
+    assert len(explained) >= 20
 
 
 REPRODUCTION = (harness.ROOT / "REPRODUCTION.md").read_text()
-RESULTS = harness.RESULTS.read_text()
 VERDICTS = ("same", "better", "worse", "partly", "other protocol", "not run", "cannot be had")
 FIGURES = {  # figures and tables that report results, by a word of the heading of their source
     "thesis": "3.4 3.5 3.6 3.7 4.2 4.3 4.4 4.5 4.6 5.2 5.3 5.4 5.5 5.6 6.2 6.3 8.1 8.2 8.3 8.4 8.5 8.6 8.7 8.8 8.9",
@@ -210,11 +186,6 @@ def rows_of(text):
 
 
 FIGURE_ROWS = rows_of(REPRODUCTION)
-
-
-def block(marker):
-    """Return what stands in the results between the marks of a name."""
-    return RESULTS.split(f"<!-- {marker} -->")[1].split(f"<!-- /{marker} -->")[0]
 
 
 def numbers(text):
@@ -249,6 +220,8 @@ def test_commands_start(command):
 
 @pytest.mark.parametrize("row", [row for row in FIGURE_ROWS if row[3] != "-"], ids=lambda row: row[0])
 def test_numbers_are_in_their_table(row):
-    ours, there = ({number.replace(",", "") for number in numbers(text)} for text in (row[2], block(row[3].strip("`"))))
+    marker = row[3].strip("`")
+    table = RESULTS.split(f"<!-- {marker} -->")[1].split(f"<!-- /{marker} -->")[0]
+    ours, there = ({number.replace(",", "") for number in numbers(text)} for text in (row[2], table))
     assert ours
     assert ours <= there

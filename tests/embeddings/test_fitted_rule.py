@@ -127,25 +127,18 @@ def test_the_posterior_of_a_held_out_case_does_not_know_its_parameter(rng):
 
 def test_units_of_parameters_do_not_matter(rng):
     z, x = rng.normal(size=(400, 2)), rng.normal(size=(400, 2))
-    means, spreads = [], []
+    found = []
     for unit in (1.0, np.array([1e-3, 1e6])):
         rule = KernelBayesRule(num_basis=60).fit(unit * z, z + x, rng=0)
-        mean, spread = moments(rule.near([1.0, 0.0], np.random.default_rng(1)).posteriors([1.0, 0.0])[0])
-        means.append(mean / unit)
-        spreads.append(spread / unit)
-    np.testing.assert_allclose(means[1], means[0], rtol=1e-6)
-    np.testing.assert_allclose(spreads[1], spreads[0], rtol=1e-6)
+        posterior = rule.near([1.0, 0.0], np.random.default_rng(1)).posteriors([1.0, 0.0])[0]
+        found.append(np.array(moments(posterior)) / unit)
+    np.testing.assert_allclose(*found, rtol=1e-6)
 
 
-def exact(rng, num_cases=2000, num_draws=9, num_latents=2):
+def test_ranks_of_truths_are_uniform(rng):
     """Truths are one more draw of each posterior."""
-    centers = rng.normal(size=(num_cases, 1, num_latents))
-    both = centers + rng.normal(size=(num_cases, num_draws + 1, num_latents))
-    return both[:, 1:], both[:, 0]
-
-
-def test_ranks_of_truths_are_uniform_for_any_number_of_draws(rng):
-    draws, truths = exact(rng)
+    both = rng.normal(size=(2000, 1, 2)) + rng.normal(size=(2000, 10, 2))
+    draws, truths = both[:, 1:], both[:, 0]
     found = calibration_of(draws, truths, rng)
     for ranks in (*found.ranks.T, found.regions):
         assert stats.kstest(ranks, "uniform").pvalue > 0.01
@@ -160,7 +153,7 @@ def test_ranks_of_truths_are_uniform_for_any_number_of_draws(rng):
     assert narrow.worst_gap() > 8.0
 
 
-def test_calibration_has_errors_of_shares_and_no_units_and_prints_in_a_few_lines(rng):
+def test_calibration_has_errors_of_shares_and_no_units_and_says_its_largest_gap(rng):
     draws, truths, units = rng.standard_normal((150, 40, 2)), rng.standard_normal((150, 2)), np.array([1e-3, 1e6])
     found, other = (calibration_of(draws * u, truths * u, np.random.default_rng(3)) for u in (1.0, units))
     np.testing.assert_allclose(found.standard_error, np.sqrt(found.levels * (1.0 - found.levels) / 150))
@@ -168,11 +161,7 @@ def test_calibration_has_errors_of_shares_and_no_units_and_prints_in_a_few_lines
         np.testing.assert_array_equal(getattr(found, name), getattr(other, name))
     gaps = np.column_stack([found.coverage, found.tarp]) - found.levels[:, None]
     assert found.worst_gap() == pytest.approx(np.abs(gaps / found.standard_error[:, None]).max())
-    found = calibration_of(*exact(rng, num_cases=400, num_latents=12), rng)
-    said = repr(found)
-    assert f"largest gap: {found.worst_gap():.1f} standard errors" in said
-    assert len(said.splitlines()) == 12
-    assert max(map(len, said.splitlines())) < 120
+    assert f"largest gap: {found.worst_gap():.1f} standard errors" in repr(found)
 
 
 def rates(times):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 
 from pymc_kernel.emulation import fit_outputs, noisy_variance, variance_bound
-from pymc_kernel.emulation.outputs import held_out_outputs
 from pymc_kernel.kernels import Gaussian
 from pymc_kernel.scores.value_regression import covariance_of, log_excess, variance_of
 from tests.reference import slow_scores
@@ -14,16 +13,10 @@ def learned(inputs, values, rng):
     return fit_outputs(inputs, values[:, None], rng, is_log_likelihood=True, is_noisy=True)
 
 
-def estimates(rng, sd=0.7):
-    """Inputs near and far (120, 2), estimates of a log likelihood with noise in proportion to depth, and the truth."""
+def test_noise_is_learned_and_what_is_deep_stays_deep_on_a_log_scale(rng):
     inputs = np.concatenate([0.3 * rng.standard_normal((80, 2)), 6.0 * rng.standard_normal((40, 2))])
     clean = -10.0 * (inputs**2).sum(axis=1)
-    return inputs, clean + (sd - 0.05 * clean) * rng.standard_normal(120), clean
-
-
-def test_noise_is_learned_and_what_is_deep_stays_deep_on_a_log_scale(rng):
-    inputs, values, _ = estimates(rng)
-    fit = learned(inputs, values, rng)
+    fit = learned(inputs, clean + (0.7 - 0.05 * clean) * rng.standard_normal(120), rng)  # noise grows with the depth
     near = 0.3 * rng.standard_normal((50, 2))
     assert (fit(near)[:, 0] + 10.0 * (near**2).sum(axis=1)).std() < 0.5
     assert fit(np.array([[5.0, -5.0]]))[0, 0] < -30.0
@@ -43,34 +36,6 @@ def test_the_size_of_the_noise_is_known(sd, rng):
     assert fit.hyperparameters.nugget > 1.0
 
 
-def test_the_mean_is_that_of_the_whole_process(rng):
-    """By a dense solution with all rows; pivots leave a hundredth."""
-    inputs = 0.3 * rng.standard_normal((60, 2))
-    values = -10.0 * (inputs**2).sum(axis=1) + rng.standard_normal(60)
-    fit = learned(inputs, values, rng)
-    h, z = fit.hyperparameters, fit.scaled(inputs, inside=False)
-    smooth = slow_scores.prior_covariance(z, z, h)
-    noise = h.nugget * np.eye(60)
-    dense = values.mean() + smooth @ np.linalg.solve(smooth + noise, values - values.mean())
-    assert np.isinf(fit.span)
-    np.testing.assert_allclose(fit(inputs)[:, 0], dense, atol=0.02)
-    variance = np.diag(smooth) - np.diag(smooth @ np.linalg.solve(smooth + noise, smooth))
-    random = fit.random_at(inputs[:20])
-    drawn = np.array([random(rng)[:, 0] for _ in range(4000)]) / np.sqrt((fit.directions**2).sum())
-    np.testing.assert_allclose(drawn.std(axis=0), np.sqrt(variance[:20]), rtol=0.1)
-
-
-def test_rows_left_out_are_predicted_without_them(rng):
-    inputs, values, clean = estimates(rng)
-    fit = learned(inputs, values, rng)
-    predicted = held_out_outputs(fit, inputs, values[:, None], np.arange(120) % 5)[:80, 0]
-    assert (predicted - clean[:80]).std() < 0.6
-    moved, folds = values.copy(), np.where(np.arange(120) < 3, 0, 1)
-    moved[:3] += 5.0
-    again, before = (held_out_outputs(fit, inputs, v[:, None], folds)[:3, 0] for v in (moved, values))
-    assert np.abs(again - before).max() < 0.5  # their own values do not count, but for the largest of all
-
-
 def value_at(bound, fit, inputs):
     """The bound (n,) at inputs (n, k), with the covariances written out."""
     z, k = fit.scaled(inputs, inside=False), inputs.shape[1]
@@ -81,35 +46,19 @@ def value_at(bound, fit, inputs):
     return own - ((covariance @ bound.reduction.T) ** 2).sum(axis=1)
 
 
-@pytest.fixture(scope="module")
-def of_sines():
-    rng = np.random.default_rng(0)
-    inputs = rng.uniform(-1.0, 1.0, (60, 2))
+def test_by_all_rows_it_is_the_posterior_variance_by_some_a_bound_that_is_close_near_them(rng):
+    inputs, new = rng.uniform(-1.0, 1.0, (60, 2)), rng.uniform(-1.5, 1.5, (200, 2))
     outputs = np.column_stack([np.sin(2.0 * inputs[:, 0]), inputs[:, 0] * np.cos(3.0 * inputs[:, 1])])
-    return inputs, fit_outputs(inputs, outputs, rng)
-
-
-def test_by_all_rows_it_is_the_posterior_variance(of_sines):
-    inputs, fit = of_sines
-    new, hyper = np.random.default_rng(1).uniform(-1.5, 1.5, (50, 2)), fit.hyperparameters
+    fit = fit_outputs(inputs, outputs, rng)
     z, points = fit.scaled(new, inside=False), fit.points / fit.inverse_length_scale
-    explained = np.linalg.solve(fit.factor, covariance_of(hyper, Gaussian(), points, z))
-    exact = variance_of(hyper, z) - (explained**2).sum(axis=0)
-    np.testing.assert_allclose(value_at(variance_bound(fit, inputs), fit, new), exact, atol=1e-8, rtol=1e-2)
-    assert exact.max() > 1e-4
-
-
-def test_it_bounds_the_variance_is_close_near_its_rows_only_and_has_at_most_128(of_sines):
-    inputs, fit = of_sines
-    near = inputs[inputs[:, 0] > 0.0]
-    bound = variance_bound(fit, near)
-    new = np.random.default_rng(2).uniform(-1.0, 1.0, (200, 2))
-    exact = fit._relative_sd(fit.scaled(new, inside=False)) ** 2
-    by_few = value_at(bound, fit, new)
-    assert (by_few > exact - 1e-6).all()
+    across = np.linalg.solve(fit.factor, covariance_of(fit.hyperparameters, Gaussian(), points, z))
+    without_noise = variance_of(fit.hyperparameters, z) - (across**2).sum(axis=0)
+    np.testing.assert_allclose(value_at(variance_bound(fit, inputs), fit, new), without_noise, atol=1e-8, rtol=1e-2)
+    assert without_noise.max() > 1e-4
+    by_few = value_at(variance_bound(fit, inputs[inputs[:, 0] > 0.0]), fit, new)
+    assert (by_few > fit._relative_sd(z) ** 2 - 1e-6).all()
     is_near = new[:, 0] > 0.2
     assert np.median(by_few[is_near]) < 1e-4 < np.median(by_few[new[:, 0] < -0.5])
-    rng = np.random.default_rng(0)
     inputs = rng.uniform(-1.0, 1.0, (400, 3))
     fit = fit_outputs(inputs, np.sin(9.0 * inputs).sum(axis=1), rng)
     bound = variance_bound(fit, inputs)
@@ -117,15 +66,21 @@ def test_it_bounds_the_variance_is_close_near_its_rows_only_and_has_at_most_128(
     assert value_at(bound, fit, inputs).min() > -1e-6
 
 
-def test_of_noisy_values_it_is_the_posterior_variance():
-    rng = np.random.default_rng(3)
-    inputs = rng.normal(0.0, 1.0, (120, 2))
-    values = -0.5 * (inputs**2).sum(axis=1) + np.sin(2.0 * inputs[:, 0]) + rng.standard_normal(120)
-    fit = fit_outputs(inputs, values[:, None], rng, is_log_likelihood=True, is_noisy=True)
-    hyper, new = fit.hyperparameters, rng.normal(0.0, 1.5, (50, 2))
+def test_mean_draws_and_variance_by_noisy_values_are_those_of_the_whole_process(rng):
+    """By a dense solution with all rows; pivots leave a hundredth."""
+    inputs = 0.3 * rng.standard_normal((60, 2))
+    values = -10.0 * (inputs**2).sum(axis=1) + rng.standard_normal(60)
+    fit = learned(inputs, values, rng)
+    hyper, new = fit.hyperparameters, np.concatenate([inputs, 0.45 * rng.standard_normal((50, 2))])
     z, at = fit.scaled(inputs, inside=False), fit.scaled(new, inside=False)
-    across = covariance_of(hyper, Gaussian(), z, at)
-    explained = np.linalg.solve(covariance_of(hyper, Gaussian(), z, z) + hyper.nugget * np.eye(120), across)
-    exact = variance_of(hyper, at) - (across * explained).sum(axis=0)
+    across = slow_scores.prior_covariance(at, z, hyper)
+    weights = np.linalg.solve(across[:60] + hyper.nugget * np.eye(60), across.T).T
+    assert np.isinf(fit.span)
+    mean = values.mean() + weights[:60] @ (values - values.mean())
+    np.testing.assert_allclose(fit(inputs)[:, 0], mean, atol=0.02)
+    exact = variance_of(hyper, at) - (across * weights).sum(axis=1)
     np.testing.assert_allclose(value_at(noisy_variance(fit), fit, new), exact, rtol=0.01)
     assert exact.max() > 3.0 * exact.min()
+    random = fit.random_at(inputs[:20])
+    drawn = np.array([random(rng)[:, 0] for _ in range(4000)]) / np.sqrt((fit.directions**2).sum())
+    np.testing.assert_allclose(drawn.std(axis=0), np.sqrt(exact[:20]), rtol=0.1)

@@ -23,7 +23,6 @@ def powers() -> st.SearchStrategy:
 
 
 def seeds() -> st.SearchStrategy:
-    """Generators of random numbers."""
     return st.integers(0, 2**32 - 1).map(np.random.default_rng)
 
 
@@ -65,7 +64,6 @@ def laid_out(values, how):
 
 
 def sizes(least=0, most=5) -> st.SearchStrategy:
-    """Numbers of points."""
     return st.integers(least, most)
 
 
@@ -114,6 +112,5 @@ def arrays_in(result):
 
 
 def all_kept(names, *calls):
-    """See that the results of these calls are kept, too."""
     for call in calls:
         kept(call, names)

@@ -46,25 +46,15 @@ def test_values_are_those_of_the_formula(case):
         assert (off[np.isfinite(result)] <= 0).all()
 
 
-@given(case=cases())
-def test_gradients_are_numbers(case):
+@given(case=cases(), data=st.data(), rng=seeds())
+def test_gradients_weighted_sums_diagonals_and_length_scales(case, data, rng):
     kernel, x, y = case
     kept(lambda: kernel.gradient(x, y), (*NAMES, type(kernel).__name__))
-
-
-@given(case=cases(), data=st.data())
-def test_weighted_sums(case, data):
-    kernel, x, y = case
     weights = data.draw(arrays((data.draw(st.sampled_from([len(y), len(y), len(y), 2])),)))
     names = (*NAMES, "weights", type(kernel).__name__)
     total = kept(lambda: kernel.dot(x, weights, y), names)
     if total is not None:
         np.testing.assert_allclose(total, kernel(x, y) @ np.asarray(weights, float), rtol=1e-12)
-
-
-@given(case=cases(), rng=seeds())
-def test_diagonals_and_length_scales(case, rng):
-    kernel, x, _ = case
     diagonal = kept(lambda: kernel.diagonal(x), NAMES)
     if diagonal is not None:
         np.testing.assert_allclose(diagonal, np.diag(kernel(x)), rtol=1e-12)

@@ -10,18 +10,15 @@ from pymc_kernel.mcmc import adaptive_metropolis, kameleon, kernel_hmc
 from pymc_kernel.smc import population, tempering
 from tests.fuzz.strategies import kept
 
-KERNELS = (
-    K.Gaussian, K.RationalQuadratic, K.InverseMultiquadric, K.Matern32, K.Matern52, K.Laplace, K.Linear, K.Polynomial,
-)  # fmt: skip
 ESTIMATORS = (scores.Lite, scores.Finite, scores.Full, scores.Nystrom)
 WRONG = [np.nan, np.inf, -1.0, 0.0, "many", [1.0, np.nan]]
 SETTINGS = {
-    **dict.fromkeys(KERNELS, ("length_scale",)),
-    **dict.fromkeys(ESTIMATORS, ("regularization", "kernel")),
+    **dict.fromkeys((K.Gaussian, K.Matern32, K.Matern52, K.Laplace), ("length_scale",)),
     K.RationalQuadratic: ["length_scale", "alpha"],
     K.InverseMultiquadric: ["length_scale", "beta"],
     K.Polynomial: ["length_scale", "degree", "constant"],
     K.Linear: ["length_scale", "constant"],
+    scores.Full: ["regularization", "kernel"],
     scores.Lite: ["regularization", "kernel", "penalty"],
     scores.Finite: ["regularization", "kernel", "num_features"],
     scores.Nystrom: ["regularization", "kernel", "num_basis"],

@@ -24,15 +24,19 @@ def seen(state, points, values):
     return state._replace(evaluated=evaluated, visited=visited, arrival=None)
 
 
-def misled(rng, estimator):
-    """A state whose surrogate was learned from another distribution: wrong place, wrong scale, no bend."""
-    config = kh.Config(estimator)
+def taught(rng, points, values, config):
+    """Return the state of a chain that has seen these places and learned a surrogate from them."""
+    state = seen(kh.init(points[0], values[0], config), points, values)
+    return kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config)
+
+
+def misled(rng, config):
+    """Return a state whose surrogate was learned from another distribution: wrong place, wrong scale, no bend."""
     points = rng.normal(size=(80, 2)) * [6.0, 4.0] + [2.0, 1.0]
     values = -0.5 * (((points - [2.0, 1.0]) / [6.0, 4.0]) ** 2).sum(axis=1) + 0.3 * np.sin(points[:, 0])
-    state = seen(kh.init(np.zeros(2), 0.0, config), points, values)
-    walk = state.walk._replace(mean=points.mean(axis=0), factor=np.linalg.cholesky(np.cov(points.T)))
-    state = state._replace(walk=walk)
-    return kh.with_fit(state, surrogate_fit.refit(rng, [state], config), config), config
+    state = taught(rng, points, values, config)
+    shape = {"mean": points.mean(axis=0), "factor": np.linalg.cholesky(np.cov(points.T))}
+    return state._replace(walk=state.walk._replace(**shape))
 
 
 def run(module, rng, log_density, start, config=None, tune=800, draws=2000, states=None):

@@ -1,5 +1,5 @@
 import math
-from functools import partial
+from functools import partial, reduce
 from unittest.mock import Mock
 
 import numpy as np
@@ -13,23 +13,21 @@ from pymc_kernel import scores as S
 from pymc_kernel.mcmc import adaptive_metropolis as am
 from pymc_kernel.mcmc import burn_in, surrogate_fit, trajectory
 from pymc_kernel.mcmc import kernel_hmc as kh
-from pymc_kernel.mcmc.surrogate_fit import refit
-from tests.mcmc.chains import misled, moved, run, seen
+from tests.mcmc.chains import misled, moved, run, taught
 from tests.reference.bananas import BANANA, worst_p_value
 
 
 @pytest.mark.parametrize("kind", kh.MOVES)
 def test_every_move_is_invariant_with_a_misled_surrogate(kind, rng):
-    state, config = misled(rng, S.Values())
-    state = state._replace(walk_share=float(kind == kh.WALK))
-    points, moves = moved(rng, BANANA, partial(kh.relocate, state), partial(kh.step, config=config), 2500, 5)
+    state = misled(rng, kh.Config())._replace(walk_share=float(kind == kh.WALK))
+    points, moves = moved(rng, BANANA, partial(kh.relocate, state), partial(kh.step, config=kh.Config()), 2500, 5)
     assert np.mean([info.accepted for _, info in moves]) > 0.02
     assert worst_p_value(points) > 1e-4
 
 
 def test_chains_on_the_surrogate_accept_by_its_energy(rng):
     """Coarse steps, each transition by hand: the surrogate's value minus the kinetic energy decides."""
-    expansion = misled(rng, S.Values())[0].fit.expansion
+    expansion = misled(rng, kh.Config()).fit.expansion
     accepted = []
     for _ in range(100):
         start, momenta, uniforms = rng.standard_normal(2), rng.standard_normal((3, 2)), rng.random(3)
@@ -135,24 +133,23 @@ def test_trajectories_on_a_normal_surrogate_forget_where_they_began(rng):
     assert 0.14 < trajectory.largest_correlation(starts**2, ends**2) < 0.22  # 1/2 - 1/pi
 
 
-@pytest.mark.parametrize(("num_steps", "least", "most"), [(6, 3, 8), (1, 32, 32)])
-def test_a_chain_is_as_long_as_it_takes_to_forget(num_steps, least, most, rng):
-    """On a normal surrogate, where trajectories turn: six steps of .08 to .25 keep .5 on the average."""
-    starts = rng.standard_normal((400, 2))
-    length = trajectory.choose_chain_length(rng, starts, 0.25, num_steps, surrogate_of_a_normal(2))
+@pytest.mark.parametrize(("shape", "step_size", "num_steps", "least", "most"), [
+    ((400, 2), 0.25, 6, 3, 8), ((400, 2), 0.25, 1, 32, 32), ((100, 2), 0.5, 3, 2, 6), ((100, 40), 0.5, 3, 2, 6),
+])  # fmt: skip
+def test_a_chain_is_no_longer_than_to_forget_nor_for_the_noise_of_many_correlations(
+    shape, step_size, num_steps, least, most, rng
+):
+    """On a normal surrogate, where trajectories turn: six steps of .08 to .25 keep .5 on the average.
+
+    The largest of eighty correlations of a hundred independent pairs is about .27.
+    """
+    normal = surrogate_of_a_normal(shape[1])
+    length = trajectory.choose_chain_length(rng, rng.standard_normal(shape), step_size, num_steps, normal)
     assert least <= length <= most
 
 
-@pytest.mark.parametrize("num_dims", [2, 40])
-def test_a_chain_is_no_longer_for_the_noise_of_many_correlations(num_dims, rng):
-    """The largest of eighty correlations of a hundred independent pairs is about .27."""
-    starts = rng.standard_normal((100, num_dims))
-    normal = surrogate_of_a_normal(num_dims)
-    assert 2 <= trajectory.choose_chain_length(rng, starts, 0.5, 3, normal) <= 6
-
-
 def test_the_walk_takes_over_where_trajectories_are_rejected(rng):
-    state, config = misled(rng, S.Values())
+    state, config = misled(rng, kh.Config()), kh.Config()
     rejected = kh.Info(False, 0.0, 1.0, state.position, -math.inf, kh.TRAJECTORIES, math.inf, 5)
     shares, one = [], state._replace(worth=np.array([0.9, 2.0]), num_tried=1000)
     for _ in range(150):
@@ -217,7 +214,7 @@ def test_the_walk_keeps_its_step_when_learning_begins():
 
 
 def test_a_fit_that_fails_keeps_the_old_one_and_a_chain_begins_without_the_rejections_of_another(rng):
-    state, config = misled(rng, S.Values())
+    state, config = misled(rng, kh.Config()), kh.Config()
     one = {name: getattr(state, name)._replace(count=1) for name in ("evaluated", "visited")}
     assert surrogate_fit.refit(rng, [state._replace(**one)], config) is None
     tired = kh.init(np.zeros(2), 0.0, config)._replace(rejections=351)
@@ -256,12 +253,6 @@ def evaluations(rng, num_points):
     return target, points, np.array([target.log_density(x - PLACE) for x in points])
 
 
-def taught(rng, points, values):
-    """Return the state of a chain that has seen these places, and what it learns from them."""
-    state = seen(kh.init(points[0], values[0], CONFIG), points, values)
-    return state, refit(rng, [state], CONFIG)
-
-
 @pytest.mark.parametrize(
     ("num_points", "noisy", "is_exact"), [(400, False, True), (360, False, False), (400, True, False)]
 )
@@ -276,30 +267,24 @@ def test_a_gaussian_is_exact_once_there_are_enough_values(num_points, noisy, is_
 
 def test_trajectories_run_in_the_shape_of_the_quadratic_if_it_has_a_maximum(rng):
     target, points, values = evaluations(rng, 400)
-    state, learned = taught(rng, points, values)
+    state = taught(rng, points, values, CONFIG)
     exact = np.cov(target.sample(rng, 100_000).T)
-    np.testing.assert_allclose(learned.factor @ learned.factor.T, exact, atol=0.02 * exact.max())
-    np.testing.assert_allclose(learned.factor, np.tril(learned.factor), atol=1e-12)
-    np.testing.assert_allclose(learned.mean, PLACE, atol=0.02)
-    walk = kh.with_fit(state, learned, CONFIG).walk
-    np.testing.assert_array_equal(walk.factor, state.walk.factor)
+    np.testing.assert_allclose(state.fit.factor @ state.fit.factor.T, exact, atol=0.02 * exact.max())
+    np.testing.assert_allclose(state.fit.factor, np.tril(state.fit.factor), atol=1e-12)
+    np.testing.assert_allclose(state.fit.mean, PLACE, atol=0.02)
+    np.testing.assert_array_equal(state.walk.factor, np.eye(NUM_DIMS))
     _, points, values = evaluations(rng, 400)
-    _, learned = taught(rng, points, values + 40.0 * (points[:, 0] - PLACE[0]) ** 2)
-    assert learned.learned.surrogate.has_trend
-    np.testing.assert_allclose(learned.factor @ learned.factor.T, np.cov(points.T), atol=0.1 * exact.max())
-
-
-def remembered(levels, num_dims=2):
-    arrival = burn_in.Arrival(num_dims)
-    for level in levels:
-        arrival = burn_in.remember(arrival, level)
-    return arrival
+    fit = taught(rng, points, values + 40.0 * (points[:, 0] - PLACE[0]) ** 2, CONFIG).fit
+    assert fit.learned.surrogate.has_trend
+    np.testing.assert_allclose(fit.factor @ fit.factor.T, np.cov(points.T), atol=0.1 * exact.max())
 
 
 def test_a_chain_that_rises_has_not_arrived_and_one_that_starts_in_the_bulk_soon_begins_to_learn(rng):
-    assert not burn_in.has_arrived(remembered(np.linspace(-1000.0, 0.0, 400)))
-    assert not burn_in.has_arrived(remembered([0.0] * 10))
-    arrival = remembered(np.minimum(np.linspace(-1000.0, 500.0, 400), 0.0))  # risen long ago: bounded, and flat
+    start = burn_in.Arrival(2)
+    for levels in (np.linspace(-1000.0, 0.0, 400), [0.0] * 10):
+        assert not burn_in.has_arrived(reduce(burn_in.remember, levels, start))
+    # Risen long ago: bounded, and flat.
+    arrival = reduce(burn_in.remember, np.minimum(np.linspace(-1000.0, 500.0, 400), 0.0), start)
     assert burn_in.has_arrived(arrival)
     assert len(arrival.levels) < 100
     assert learning(rng, lambda x: -0.5 * x @ x, rng.standard_normal(5), 150).num_learned > 50
@@ -316,10 +301,8 @@ def test_the_scale_falls_at_a_speed_that_does_not_vanish_and_stays_where_noise_h
 
 
 def learning(rng, target, start, num_steps):
-    state, config = kh.init(start, target(start), kh.Config()), kh.Config()
-    for _ in range(num_steps):
-        state, info = kh.step(rng, state, target, config)
-        state = kh.learn_from(state, info, config)
+    config = kh.Config()
+    state = kh.run(rng, kh.init(start, target(start), config), target, config, num_steps, lambda accepted: None)
     assert state.arrival is None
     return state
 

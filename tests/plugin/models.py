@@ -15,7 +15,6 @@ import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
-from pymc_kernel.plugin.model.priors import ModelPrior
 
 
 def noisy_normal(rng, theta, observed, sd=1.5):
@@ -27,10 +26,9 @@ def normal_simulator(rng, theta, size):
     return rng.normal(theta, 1.0, size)
 
 
-def noisy_model(fn=noisy_normal, **settings):
+def noisy_model(fn=noisy_normal, prior=lambda: pm.Flat("theta", initval=0.1), **settings):
     with pm.Model() as model:
-        theta = pm.Flat("theta", initval=0.1)
-        pk.EstimatedLikelihood("y", fn, theta, observed=np.zeros(1), **settings)
+        pk.EstimatedLikelihood("y", fn, prior(), observed=np.zeros(1), **settings)
     return model
 
 
@@ -163,11 +161,4 @@ def copied(search):
         vars(owner).update({name: list(v) for name, v in vars(owner).items() if isinstance(v, list)})
     search.rng = search.challengers._rng = np.random.default_rng(0)
     search._renew(search.fits)
-    return search
-
-
-def searched_at(model, positions):
-    """The same, and it has proposed the next."""
-    search = learned_at(model, positions)
-    search.propose(ModelPrior(search.model), 4)
     return search

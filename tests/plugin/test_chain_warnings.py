@@ -56,37 +56,30 @@ def test_a_black_box_that_always_fails_is_said_with_its_error():
             step.step({"theta": np.array(0.0)})
 
 
-def said_of_chains(words, caplog):
-    """Messages with such words: those that two chains of a step log, and of two chains that learn together."""
+@pytest.mark.parametrize(("outside", "is_dropped"), [(0.05, False), (0.015, False), (0.015, True)])
+def test_a_surrogate_that_misses_a_part_or_is_not_used_is_said(outside, is_dropped, caplog, monkeypatch):
+    """By each of two chains of a step where it ends, and once of two chains that learn together."""
+    judge = mock.Mock(return_value=Coverage(outside, 0.01, 3.0))
+    monkeypatch.setattr(chain_warnings, "coverage_of", judge)
+    monkeypatch.setattr(kernel_hmc, "is_dropped", lambda state: is_dropped)
     with pm.Model(), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         pm.Normal("x")
         pm.sample(60, tune=120, step=pk.KernelHMC(), **PLAIN)
-        logged, found = [r.message for r in caplog.records if words in r.message], len(caught)
+        logged, found = caplog.text, len(caught)
         caplog.clear()
         pk.sample_khmc(60, tune=120, **PLAIN)
-    assert words not in caplog.text
-    return logged, [str(w.message) for w in caught[found:] if words in str(w.message)]
-
-
-@pytest.mark.parametrize(("outside", "is_said"), [(0.05, True), (0.015, False)])
-def test_a_surrogate_that_does_not_cover_the_posterior_is_reported_at_the_end(outside, is_said, caplog, monkeypatch):
-    judge = mock.Mock(return_value=Coverage(outside, 0.01, 3.0))
-    monkeypatch.setattr(chain_warnings, "coverage_of", judge)
-    by_steps, together = said_of_chains("likely to be missing", caplog)
-    assert (len(by_steps), len(together)) == (2 * is_said, is_said)
-    assert all("20 times" in message for message in by_steps)
+    together = "\n".join(str(w.message) for w in caught[found:])
+    is_missing = outside == 0.05
+    said = {"likely to be missing": is_missing, "20 times": is_missing, "the surrogate is not used": is_dropped}
+    for words, is_said in said.items():
+        assert logged.count(words) == 2 * is_said
+        assert together.count(words) == is_said
+        assert words not in caplog.text
+    assert together.startswith("sample_khmc: the surrogate is not used") is is_dropped
     judged = [call.args[0] for call in judge.call_args_list]
     assert [x.size for x in judged] == [60, 60, 2 * 60]
     assert np.isfinite(judged[2]).all()
-
-
-@pytest.mark.parametrize("is_dropped", [True, False])
-def test_a_surrogate_that_is_not_used_is_announced(is_dropped, caplog, monkeypatch):
-    monkeypatch.setattr(kernel_hmc, "is_dropped", lambda state: is_dropped)
-    by_steps, together = said_of_chains("the surrogate is not used", caplog)
-    assert len(by_steps) == 2 * is_dropped
-    assert [words[:38] for words in together] == ["sample_khmc: the surrogate is not used"] * is_dropped
 
 
 @pytest.mark.long

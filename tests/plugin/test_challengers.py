@@ -224,26 +224,16 @@ def test_versions_without_a_density_are_minus_infinity():
     assert np.isfinite(search.challengers.note_possible(search.chains, draws, search._versions, 0.05))
 
 
-@pytest.fixture
-def tempered_chains():
+def test_a_power_tempers_the_likelihood_alone_and_places_are_exchanged_by_the_ratio_of_both_densities():
     """Two chains of a normal model, and two with a quarter of its likelihood."""
     model, rng = data_around(lambda: pm.Normal("x", 0.0, 3.0), 2.0), np.random.default_rng(1)
     chains = Chains(model)
     chains.begin(np.zeros((2, 1)), np.ones(1), rng)
     explorers = chains.tempered(np.zeros((2, 1)), np.ones(1), rng)
     explorers.set_power(0.25)
-    return chains, explorers
-
-
-def test_a_power_tempers_the_likelihood_alone(tempered_chains):
     prior, likelihood = stats.norm(0.0, 3.0).logpdf(0.7), stats.norm(2.0, 1.0).logpdf(0.7)
-    found = [of.log_density(np.array([0.7])) for of in tempered_chains]
+    found = [of.log_density(np.array([0.7])) for of in (chains, explorers)]
     assert found == pytest.approx([prior + likelihood, prior + 0.25 * likelihood])
-
-
-def test_places_are_exchanged_by_the_ratio_of_both_densities(tempered_chains):
-    chains, explorers = tempered_chains
-    rng = np.random.default_rng(2)
 
     def exchanged(*places):
         for of, place in zip((chains, explorers), places, strict=True):

@@ -27,30 +27,15 @@ def check_that_little_is_left(true, emulated):
     assert np.abs(ratios - ratios.mean()).max() < 0.1
 
 
-@pytest.fixture(scope="module")
-def made():
-    """The model and what was learned of it: positive outputs, so that it is a factor."""
-    true = curve_model(decay)
-    return true, pk.emulate(true, 40, coarse={decay: coarse_decay}, random_seed=4, progressbar=False)
-
-
-@pytest.mark.slow  # the last test has both kinds of calls, with draws that are given
-def test_how_far_a_coarse_version_is_off_is_learned(made):
-    check_that_little_is_left(*made)
-
-
 @pytest.mark.slow
-def test_how_far_a_coarse_version_is_off_is_learned_as_a_difference():
-    """Of the same curve moved down: some of its values are negative, and no factor corrects them."""
-    shifted = black_box(lambda rate: true_decay(rate) - 0.5)
-    true, coarse = curve_model(shifted, observed=CURVE - 0.5), {shifted: lambda rate: coarse_decay(rate) - 0.5}
-    check_that_little_is_left(true, pk.emulate(true, 40, coarse=coarse, **QUIET))
-
-
-@pytest.mark.slow
-def test_a_search_begins_at_draws_of_the_model_with_cheap_versions(made):
-    emulation = made[1].emulation
-    first, draws = emulation.positions[:5, 0], emulation.draws[:, 0]
+@pytest.mark.parametrize("down", [0.0, 0.5])
+def test_how_far_a_coarse_version_is_off_is_learned_by_a_search_that_begins_at_its_draws(down):
+    """As a factor of positive outputs; as a difference of a curve moved down, which has negative ones, too."""
+    box = black_box(lambda rate: true_decay(rate) - down)
+    true, coarse = curve_model(box, observed=CURVE - down), {box: lambda rate: coarse_decay(rate) - down}
+    emulated = pk.emulate(true, 40, coarse=coarse, random_seed=4, progressbar=False)
+    check_that_little_is_left(true, emulated)
+    first, draws = emulated.emulation.positions[:5, 0], emulated.emulation.draws[:, 0]
     assert draws.std() < 0.3  # and the prior's standard deviation is one
     assert np.abs(first - draws.mean()).max() < 6.0 * draws.std()
 
@@ -72,10 +57,6 @@ def test_calls_with_and_without_a_coarse_version_are_learned_together(give_draws
 ROW = pt.dscalar()
 
 
-def vectorized(rate):
-    return vectorize_graph(decay(ROW), {ROW: rate[None]})[0]
-
-
 @pytest.mark.parametrize(
     ("curve", "coarse", "message"),
     [
@@ -85,7 +66,7 @@ def vectorized(rate):
         (decay, {decay: lambda rate: pt.exp(-rate * TIMES[:3])}, "an array of shape"),
         (decay, {decay: decay}, "no gradient"),
         (decay, coarse_decay, "coarse must map"),
-        (vectorized, {decay: coarse_decay}, "vectorized"),
+        (lambda rate: vectorize_graph(decay(ROW), {ROW: rate[None]})[0], {decay: coarse_decay}, "vectorized"),
     ],
 )
 def test_coarse_versions_that_do_not_fit_are_refused(curve, coarse, message):

@@ -1,4 +1,5 @@
 import warnings
+from functools import partial
 from types import SimpleNamespace
 
 import arviz as az
@@ -12,14 +13,12 @@ from pytensor.graph.replace import vectorize_graph
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation import chains
-from pymc_kernel.plugin.emulation.black_boxes import find_black_boxes
 from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from pymc_kernel.plugin.model.log_density import compile_log_density
 from tests.plugin.models import Counted, black_box_model, learned_at, normal_draws, same_draws, sample, without_gradient
 from tests.plugin.parts import CURVE, PLAIN, QUIET, TIMES, black_box, check_moments, curve_model, data_around
-from tests.reference.differences import assert_derivative
 from tests.reference.grids import moments
 
 
@@ -29,16 +28,12 @@ def level(p):
 
 
 one_subject = black_box(level, "v")
-all_subjects = black_box(lambda p: np.array([level(row) for row in p]), "m", "m")
-by_column = black_box(lambda p: np.array([level(row) for row in p.T]).T, "m", "m")
 by_vector = black_box(lambda *rates: np.array([level(row) for row in zip(*rates, strict=True)]), "vv", "m")
 ROW = pt.dvector()
 
 
 WAYS = {
     "loop": lambda p: pt.stack([one_subject(p[i]) for i in range(3)]),
-    "matrix": all_subjects,
-    "columns": lambda p: by_column(p.T).T,
     "vectors": lambda p: by_vector(p[:, 0], p[:, 1]),
     "vectorized": lambda p: vectorize_graph(one_subject(ROW), {ROW: p}),
     "gradient": lambda p: p[:, :1] / (p[:, :1] - p[:, 1:]) * (pt.exp(-p[:, 1:] * TIMES) - pt.exp(-p[:, :1] * TIMES)),
@@ -114,18 +109,13 @@ def test_what_has_a_gradient_is_no_black_box():
             x = pm.Normal("x", shape=2)
             pm.Deterministic("reported", one_subject(pt.exp(x)))  # no part of the log density
             fixed = one_subject(pt.as_tensor_variable([2.0, 1.0]))
-            pm.Normal("y", Scaled(refuses)(x) + fixed.sum(), 1.0, observed=[0.0, 0.0])
-        return [box.name for box in find_black_boxes(model)]
+            scaled_to_more_data = {"observed": [0.0, 0.0], "total_size": 20}
+            pm.Normal("y", Scaled(refuses)(x) + fixed.sum(), 1.0, **scaled_to_more_data)
+        return list(pk.black_boxes(model)["name"])
 
     assert found(refuses=False) == []
     assert pk.black_boxes(drug("gradient")).empty
     assert found(refuses=True) == ["Scaled"]
-
-
-def test_a_likelihood_that_is_scaled_to_more_data_is_no_black_box():
-    with pm.Model() as model:
-        pm.Normal("y", black_box(np.exp, "v")(pm.Normal("x", shape=2)), 1.0, observed=[1.0, 2.0], total_size=20)
-    assert list(pk.black_boxes(model)["name"]) == ["exp"]
 
 
 #: One number for each group: neither the curve nor the noise are known to PyMC.
@@ -200,19 +190,6 @@ def density_of(model):
     """Return the log density, for some calls."""
     point, settings = model.initial_point(random_seed=0), {"mode": "FAST_COMPILE"}
     return compile_log_density(model, model.value_vars, point, "test", settings)
-
-
-@pytest.mark.slow
-def test_an_emulated_hierarchy():
-    true, learned = drug("loop"), pk.emulate(drug("loop"), 60, random_seed=3, progressbar=False)
-    assert learned.emulation.distance < 0.05
-    assert [v.name for v in learned.value_vars] == [v.name for v in true.value_vars]
-    assert learned.coords == true.coords
-    density, truth = density_of(learned), density_of(drug("gradient"))
-    x = learned.emulation.draws[0]
-    assert density(x) == pytest.approx(truth(x), abs=0.1)
-    _, gradient = learned.logp_dlogp_function(ravel_inputs=True)(pm.blocking.RaveledVars(x, ()))
-    assert_derivative(gradient, density, x, rtol=1e-3, atol=1e-3)
 
 
 @pytest.fixture(scope="module")
@@ -388,10 +365,6 @@ def of_a_whole_number():
     return counted(pt.cast(pt.round(pm.Normal("x", 0.0, 2.0)), "int64"))
 
 
-def sorted_numbers():
-    return black_box(np.sort, "v")(pm.Normal("x", shape=20))
-
-
 def curve_beside(other):
     with curve_model(black_box(decay)) as model:
         other(model["rate"])
@@ -403,11 +376,11 @@ def term_without_gradient(rate):
     pm.CustomDist("z", rate, logp=lambda value, rate: box(value, rate), shape=3)
 
 
-def estimated(rate):
-    box = one_subject(pt.stack([rate, 0.3]))
-    pk.EstimatedLikelihood("z", lambda rng, x, y: rng.normal(), box, observed=np.zeros(4))
+def estimated(place, fn=lambda rng, place, observed: rng.normal(), **settings):
+    pk.EstimatedLikelihood("z", fn, place, observed=np.zeros(4), **settings)
 
 
+in_order = black_box(np.sort, "v")
 NOISE = np.random.default_rng(1)
 
 
@@ -417,10 +390,13 @@ NOISE = np.random.default_rng(1)
         (lambda: drug("gradient"), ValueError, "no function without gradient"),
         (lambda: data_around(of_a_whole_number, 1.0), TypeError, "whole number"),
         (lambda: data_around(looped, np.zeros(3)), ValueError, "scan"),
-        (lambda: data_around(sorted_numbers, np.zeros(20)), ValueError, "20 inputs"),
+        (lambda: data_around(lambda: in_order(pm.Normal("x", shape=20)), np.zeros(20)), ValueError, "20 inputs"),
         (lambda: curve_beside(lambda rate: pm.Bernoulli("group", 0.5)), TypeError, "group is discrete"),
         (lambda: curve_beside(term_without_gradient), ValueError, r"without gradient \(z\)"),
-        (lambda: curve_beside(estimated), ValueError, "only estimated"),
+        (lambda: curve_beside(lambda r: estimated(one_subject(pt.stack([r, 0.3])))), ValueError, "only estimated"),
+        (lambda: curve_beside(partial(estimated, pointwise=True)), ValueError, "pointwise"),
+        (lambda: curve_beside(partial(estimated, reuse_noise=0.5)), ValueError, "reuses"),
+        (lambda: curve_beside(partial(estimated, fn=lambda *_: NOISE.normal())), ValueError, "at the same place"),
         (lambda: curve_model(black_box(lambda r: decay(r) + 0.01 * NOISE.normal(size=4))), ValueError, "called again"),
     ],
 )

@@ -7,7 +7,6 @@ import numpy as np
 import pymc as pm
 import pytest
 import xarray as xr
-from scipy.signal import lfilter
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.emulation import measured_by_pairs, noise_variance, squared_error, tilt
@@ -15,8 +14,9 @@ from pymc_kernel.plugin.emulation.exact_groups import EmulatedGroups, Estimates
 from pymc_kernel.plugin.emulation.exact_step import enough_transitions
 from pymc_kernel.plugin.emulation.record import with_zeros
 from pymc_kernel.plugin.samplers.pooled import report_stuck_groups
-from tests.plugin.models import noisy_model, sample
+from tests.plugin.models import sample
 from tests.plugin.parts import QUIET, black_box, check_moments
+from tests.reference.exact_draws import autoregressive
 from tests.reference.grids import moments
 
 DATA = np.array([0.4, -0.9, 1.6])
@@ -111,22 +111,6 @@ def test_noise_follows_the_seed():
     a, b, c = map(estimates, (1, 1, 2))
     assert (len(a), a) == (12, b)
     assert set(a).isdisjoint(c)
-
-
-HIDDEN = np.random.default_rng(1)
-
-
-@pytest.mark.parametrize(
-    ("model", "said"),
-    [
-        (noisy_model(pointwise=True), "pointwise"),
-        (noisy_model(reuse_noise=0.5), "reuses"),
-        (groups(lambda rng, theta, y: HIDDEN.standard_normal()), "called again at the same place"),
-    ],
-)
-def test_estimates_that_are_not_learned_are_refused(model, said):
-    with pytest.raises(ValueError, match=said):
-        pk.emulate(model, progressbar=False)
 
 
 # -- how far off ---------------------------------------------------------------------------------------
@@ -439,23 +423,17 @@ def test_each_tuning_draw_begins_at_a_draw_of_the_emulation(frozen, monkeypatch)
 # -- the step where likelihoods are exact --------------------------------------------------------------
 
 
-def correlated(rng, correlation, num_draws=4000):
-    """Draws (n, 2) of which only the second parameter is correlated from draw to draw."""
-    noise = rng.standard_normal((num_draws, 2))
-    noise[:, 1] = lfilter([1.0], [1.0, -correlation], noise[:, 1])
-    return noise
-
-
 @pytest.mark.parametrize(("correlation", "number"), [(0.0, 2), (0.6, 4), (0.99, 10)])
 def test_the_slowest_parameter_decides_how_many_transitions_a_draw_has(rng, correlation, number):
     """One effective draw of an autoregression takes (1 + r) / (1 - r) draws."""
-    assert abs(enough_transitions(correlated(rng, correlation)) - number) <= 1
+    draws = np.column_stack([rng.standard_normal(4000), autoregressive(rng, correlation, 4000, 1)])
+    assert abs(enough_transitions(draws) - number) <= 1
 
 
 def test_where_nothing_is_known_of_the_chain_a_draw_has_most_transitions(rng):
     for draws in ([], np.zeros((3, 2)), np.zeros((100, 2))):
         assert enough_transitions(draws) == 10
-    draws = correlated(rng, 0.0)
+    draws = rng.standard_normal((4000, 2))
     draws[:1500] += np.linspace(100.0, 0.0, 1500)[:, None]
     assert enough_transitions(draws) <= 2  # the way to the posterior does not count
 

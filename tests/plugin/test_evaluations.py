@@ -20,7 +20,7 @@ from pymc_kernel.likelihood_free import Status
 from pymc_kernel.plugin.emulation.evaluated import Evaluations
 from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.structure import unknown_of
-from tests.plugin.models import abc_model
+from tests.plugin.models import abc_model, noisy_model, noisy_normal
 from tests.plugin.parts import QUIET, black_box, data_around
 
 EIGHT = np.linspace(-2.0, 2.0, 8)[:, None]
@@ -126,20 +126,13 @@ def test_simulations_lose_nothing_else_to_calls_that_raise_and_a_worker_that_die
     assert re.search(r"of 300 simulations .* failed.*the solver gave up.*A worker process died", words)
 
 
-def noisy_model():
+def test_estimates_under_threads_have_the_bits_of_a_serial_run():
     def log_estimate(rng, theta, observed):
         first = rng.standard_normal()
         time.sleep(0.002)  # another thread's turn
-        return -0.5 * (theta - observed) ** 2 + first + rng.standard_normal()
+        return noisy_normal(rng, theta, observed) + first
 
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0, 2)
-        pk.EstimatedLikelihood("y", log_estimate, theta, observed=1.0)
-    return model
-
-
-def test_estimates_under_threads_have_the_bits_of_a_serial_run():
-    model, places = noisy_model(), np.linspace(-2.0, 2.0, 60)[:, None]
+    model, places = noisy_model(log_estimate), np.linspace(-2.0, 2.0, 60)[:, None]
     with closing(evaluations(model, None, most=60)) as evaluate:
         serial = evaluate(0, places, ignore)
     with ThreadPoolExecutor(8) as pool, closing(evaluations(model, pool, most=60)) as evaluate:
@@ -154,7 +147,7 @@ def simulated():
 
 
 def learned():
-    with noisy_model() as model, pytest.warns(UserWarning, match="should not be trusted"):
+    with abc_model() as model, pytest.warns(UserWarning, match="should not be trusted"):
         pk.sample_surrogate(10, evaluations=40, tolerance=0.0, **QUIET)
     return weakref.ref(model)
 

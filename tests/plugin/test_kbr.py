@@ -26,7 +26,8 @@ def normal_model(y=1.0):
 
 
 def test_posterior_of_a_normal_model():
-    idata = pk.sample_kbr(model=normal_model(), num_simulations=1000, draws=500, **QUIET)
+    settings = {"num_simulations": 1000, "draws": 500, "return_fitted": True}
+    idata, rule = pk.sample_kbr(model=normal_model(), **settings, **QUIET)
     theta = idata["posterior"]["theta"]
     assert theta.sizes == {"chain": 16, "draw": 500}
     # Learned from 1,000 simulations: the mean is off by about .02, the spread by a few per cent.
@@ -37,14 +38,17 @@ def test_posterior_of_a_normal_model():
     assert float(weights["weight"].sum()) == pytest.approx(1.0)
     assert float(stats["typicality"]) > 0.1
     assert float(stats["num_effective"]) > 30
+    # Of other observations, too.
+    np.testing.assert_allclose(rule.mean([[-1.0], [0.0]])[:, 0], [-0.8, 0.0], atol=0.1)
 
 
-def test_same_seed_same_draws_and_simulations_can_be_kept():
-    model = normal_model()
-    settings = {"model": model, "draws": 50} | QUIET
+def test_same_seed_same_draws_of_simulations_and_a_rule_of_ones_own():
+    model, own = normal_model(), KernelBayesRule(num_basis=100)
+    settings = {"model": model, "draws": 50, "estimator": own, "return_fitted": True} | QUIET
     settings["simulations"] = pm.sample_prior_predictive(250, model=model, random_seed=1)
-    first, again = (pk.sample_kbr(**settings)["posterior"].to_dataset() for _ in range(2))
-    xr.testing.assert_equal(first, again)
+    (first, rule), (again, _) = (pk.sample_kbr(**settings) for _ in range(2))
+    xr.testing.assert_equal(first["posterior"].to_dataset(), again["posterior"].to_dataset())
+    assert rule.settings == own
 
 
 @pytest.mark.long
@@ -78,14 +82,6 @@ def test_failures_that_depend_on_the_parameter_are_evidence():
             draws = pk.sample_kbr(num_simulations=2000, draws=250, **QUIET)["posterior"]["theta"]
     assert float(draws.mean()) == pytest.approx(-0.46, abs=0.12)
     assert float((draws > 0).mean()) < 0.25
-
-
-@pytest.mark.long
-def test_a_rule_of_ones_own_answers_other_observations():
-    own = {"estimator": KernelBayesRule(num_basis=100), "return_fitted": True} | QUIET
-    _, rule = pk.sample_kbr(model=normal_model(), num_simulations=1000, draws=50, **own)
-    assert rule.settings == own["estimator"]
-    np.testing.assert_allclose(rule.mean([[-1.0], [0.0]])[:, 0], [-0.8, 0.0], atol=0.1)
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,7 @@ from unittest import mock
 
 import numpy as np
 import pymc as pm
-import pytensor.tensor as pt
 import pytest
-from pytensor import wrap_py
 from scipy import stats
 
 import pymc_kernel as pk
@@ -17,7 +15,8 @@ from pymc_kernel.plugin.emulation.chains import Chains, Particles, share_beyond
 from pymc_kernel.plugin.emulation.emulation import Round
 from pymc_kernel.plugin.model.priors import ModelPrior
 from pymc_kernel.rounds.particles import sample_particles
-from tests.plugin.models import add_places, copied, learned_at, normal_draws, searched_at, without_gradient
+from tests.plugin.models import add_places, copied, learned_at, normal_draws, without_gradient
+from tests.plugin.parts import black_box, data_around
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
@@ -25,12 +24,9 @@ MEAN, SQUARE, NOISE = 0.2, 4.0, 0.3
 PLACES = np.linspace(-4.0, 4.0, 17)[:, None]
 
 
-def with_two_modes(prior=pm.Normal):
+def with_two_modes(prior=lambda: pm.Normal("a", MEAN, 1.0)):
     """Return a model of a number whose square was observed; its prior says how likely which sign is."""
-    with pm.Model() as model:
-        a = pm.Flat("a") if prior is pm.Flat else prior("a", MEAN, 1.0)
-        pm.Normal("y", wrap_py([pt.dscalar], [pt.dscalar])(np.square)(a), NOISE, observed=SQUARE)
-    return model
+    return data_around(lambda: black_box(np.square, "s", "s")(prior()), SQUARE, NOISE)
 
 
 def mass_above_zero():
@@ -41,11 +37,13 @@ def mass_above_zero():
 
 @pytest.fixture(scope="module")
 def learned_search():
-    """One that has learned from places in both modes and between; its chains have draws of one of them."""
+    """One that has learned from places in both modes and between, and proposed more by draws of one of them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Chains, "draw", normal_draws([2.0], 0.07))
         patch.setattr(chains, "density_and_gradient", without_gradient)
-        return searched_at(with_two_modes(), PLACES)
+        search = learned_at(with_two_modes(), PLACES)
+        search.propose(ModelPrior(search.model), 4)
+    return search
 
 
 @pytest.fixture
@@ -158,7 +156,7 @@ def test_a_search_does_not_end_before_particles_know_the_way(search, prior):
 
 
 def test_of_an_improper_prior_there_are_no_particles():
-    search = learned_at(with_two_modes(pm.Flat), PLACES)
+    search = learned_at(with_two_modes(lambda: pm.Flat("a")), PLACES)
     assert not search._weigh_modes(let_chains_disagree(search))
     assert search.is_divided
     assert "Take a proper prior" in search.problem()

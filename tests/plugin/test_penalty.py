@@ -1,13 +1,10 @@
 """What is not known of a black box costs log density."""
 
-from contextlib import nullcontext
-
 import numpy as np
 import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor import wrap_py
 from scipy import stats
 
 import pymc_kernel as pk
@@ -19,6 +16,7 @@ from pymc_kernel.plugin.emulation.record import nearest_rows
 from pymc_kernel.plugin.model.unconstrained import split_positions, value_shapes
 from tests.emulation.test_estimates import value_at
 from tests.plugin.models import add_places
+from tests.plugin.parts import black_box, data_around
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
@@ -34,17 +32,10 @@ def curve(rows):
 OBSERVED = curve(np.ones((1, 1)))
 
 
-def model_of(groups=3, function=curve):
-    with pm.Model() as model:
-        rate = pm.LogNormal("rate", 0.0, 0.5, shape=groups)
-        outputs = wrap_py([pt.dmatrix], [pt.dmatrix])(function)(rate[:, None])
-        pm.Normal("y", outputs, NOISE, observed=np.tile(OBSERVED, (groups, 1)))
-    return model
-
-
 def searched(places=8, function=curve):
-    """A search that has learned from draws of the prior, and these."""
-    search = part_of(model_of(function=function), 0.05, np.random.default_rng(0))
+    """A search for the outputs of three groups that has learned from draws of the prior, and these."""
+    outputs = lambda: black_box(function, "m", "m")(pm.LogNormal("rate", 0.0, 0.5, shape=3)[:, None])  # noqa: E731
+    search = part_of(data_around(outputs, np.tile(OBSERVED, (3, 1)), NOISE), 0.05, np.random.default_rng(0))
     positions = np.log(np.random.default_rng(1).uniform(0.3, 3.0, (places, 3)))
     add_places(search, positions)
     return search, positions
@@ -112,7 +103,7 @@ def test_on_average_so_much_is_lost_by_errors(name, monkeypatch):
             LIKELIHOODS[name](y, outputs_of(rate[:, None]), pm.HalfNormal("spread", 0.3))
         return model
 
-    search = search_of(model_of_outputs(wrap_py([pt.dmatrix], [pt.dmatrix])(wave)), 0.05, rng)[0]
+    search = search_of(model_of_outputs(black_box(wave, "m", "m")), 0.05, rng)[0]
     sizes = search.initial.size
     add_places(search, search.initial + 0.3 * rng.standard_normal((3 * sizes, sizes)))
     assert search.learn()
@@ -145,38 +136,30 @@ def test_on_average_so_much_is_lost_by_errors(name, monkeypatch):
     assert (search.fits[0][4] == 0.0).all()
 
 
-def density_of(model):
-    function = model.compile_logp()
-    return lambda x: float(function({"rate_log__": x}))
-
-
 def test_no_draw_is_where_nothing_was_evaluated():
     """Outputs are flat, and far from the data, from rates of two on; a trend that goes on would meet the data again."""
     search, _ = searched(function=lambda rows: np.where(rows < 2.0, (rows - 1.0) * TIMES, 30.0))
     search.learn()
-    best, far = search.record.best_places(1)[0], np.full(3, 2.5)
-    density = density_of(search.emulated)
-    learned = np.array([density(best), density(far)])
-    losses = search.challengers.losses(search.chains, np.array([best, far]))
+    places = np.array([search.record.best_places(1)[0], np.full(3, 2.5)])  # the best, and one that is far
+    density = search.emulated.compile_logp()
+    learned = np.array([density({"rate_log__": x}) for x in places])
+    losses = search.challengers.losses(search.chains, places)
     search.penalty_share.set_value(0.0)
-    np.testing.assert_allclose(losses, [density(best), density(far)] - learned, atol=1e-9)
+    np.testing.assert_allclose(losses, [density({"rate_log__": x}) for x in places] - learned, atol=1e-9)
     assert losses[1] > losses[0] + 10.0
     assert 0.0 <= losses[0] < 1.0
     assert [p.name for p in search.emulated.potentials] == ["emulation_penalty"]
     pm.sample_prior_predictive(5, model=search.emulated, random_seed=0)  # no warning of a potential
 
 
-@pytest.mark.parametrize("has_own", [False, True])
-def test_forward_samplers_warn_of_potentials_of_the_user_but_not_of_the_penalty(has_own):
+def test_forward_samplers_warn_of_potentials_of_the_user_beside_a_penalty():
     with pm.Model() as model:
         x = pm.Normal("x")
-        if has_own:
-            pm.Potential("own", 2.0 * x)
+        pm.Potential("own", 2.0 * x)
         with_silent_potential(model, "penalty", 1.0 * x)
-        with pytest.warns(UserWarning, match="Potentials") if has_own else nullcontext():
+        with pytest.warns(UserWarning, match="Potentials"):
             pm.sample_prior_predictive(2, random_seed=0)
-    expected = stats.norm.logpdf(3.0) + (9.0 if has_own else 3.0)  # it counts
-    assert float(model.compile_logp()({"x": np.array(3.0)})) == pytest.approx(expected)
+    assert float(model.compile_logp()({"x": np.array(3.0)})) == pytest.approx(stats.norm.logpdf(3.0) + 9.0)
 
 
 def test_rows_are_near_one_by_one():
@@ -227,7 +210,7 @@ def _estimated(x):
     pk.EstimatedLikelihood("y", noisy, x, observed=0.0)
 
 
-of_all, of_one = (wrap_py([kind], [pt.dscalar])(_a_log_likelihood) for kind in (pt.dvector, pt.dscalar))
+of_all, of_one = (black_box(_a_log_likelihood, kind, "s") for kind in "vs")
 TERMS = {
     "exact": lambda x: pm.Potential("y", of_all(x)),
     "of two subjects": lambda x: pm.Potential("y", of_one(x[0]) + of_one(x[1])),

@@ -7,6 +7,7 @@ import pymc_kernel as pk
 from pymc_kernel.embeddings.inputs import typicality
 from pymc_kernel.plugin.simulation.trust import findings
 from pymc_kernel.plugin.warn import findings_in, report_all
+from tests.plugin.parts import QUIET, check_moments
 
 
 def accepted(**settings):
@@ -15,7 +16,7 @@ def accepted(**settings):
         theta = pm.Normal("theta", 0, 1)
         pm.HalfNormal("unused", 1)
         pm.Normal("y", theta, 1, observed=np.full(4, 1.5))
-        return pk.sample_abc(progressbar=False, random_seed=1, **settings)
+        return pk.sample_abc(**QUIET, **settings)
 
 
 def test_posterior_of_a_normal_model():
@@ -24,8 +25,7 @@ def test_posterior_of_a_normal_model():
     assert int(stats["num_accepted"]) == 1000
     assert float(stats["accept"]) == pytest.approx(0.05)
     theta, unused = idata["posterior"]["theta"], idata["posterior"]["unused"]
-    assert float(theta.mean()) == pytest.approx(1.2, abs=4 * np.sqrt(0.2 / 800))
-    assert float(theta.std()) == pytest.approx(np.sqrt(0.2), rel=0.1)
+    check_moments(theta, 1.2, np.sqrt(0.2), 4 / np.sqrt(800), 0.1)
     assert float(unused.mean()) == pytest.approx(np.sqrt(2 / np.pi), abs=0.08)
     assert (unused > 0).all()
 
@@ -56,20 +56,16 @@ def test_every_coefficient_of_the_adjustment_has_ten_simulations():
         assert int(accepted(num_simulations=500)["sample_stats"]["num_accepted"]) == 50
 
 
-@pytest.mark.long
-def test_chains_are_as_far_apart_as_sixty_simulations_make_them():
-    """Means of sixty draws have standard errors of an eighth of their spread, whatever is resampled from them."""
-    theta = accepted(draws=1000, num_simulations=2000, summary=np.mean)["posterior"]["theta"]
-    assert theta.shape == (16, 1000)
-    assert 0.06 < float(theta.mean("draw").std(ddof=1) / theta.std("draw").mean()) < 0.35
+def test_chains_are_as_far_apart_as_sixty_simulations_make_them_and_together_as_far_off_as_one():
+    """Means of sixty draws have standard errors of an eighth of their spread, whatever is resampled from them.
 
-
-def test_chains_are_together_as_far_off_as_one():
-    """Their random weights are one on average: independent ones would move the mean of all by a quarter of a chain."""
-    one, chains = (
-        accepted(draws=1000, chains=n, num_simulations=2000, summary=np.mean)["posterior"]["theta"] for n in (1, 16)
-    )
+    Random weights of chains are one on average: independent ones would move the mean of all by a quarter of a chain.
+    """
+    settings = {"draws": 1000, "num_simulations": 2000, "summary": np.mean}
+    one, chains = (accepted(**settings, **given)["posterior"]["theta"] for given in ({"chains": 1}, {}))
+    assert chains.shape == (16, 1000)
     apart = float(chains.mean("draw").std(ddof=1))
+    assert 0.06 < apart / float(chains.std("draw").mean()) < 0.35
     assert 0.0 < abs(float(chains.mean() - one.mean())) < 0.05 * apart
 
 

@@ -6,7 +6,6 @@ import pymc as pm
 import pytensor
 import pytensor.tensor as pt
 import pytest
-from pytensor import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.plugin.emulation.challengers import Challengers
@@ -16,6 +15,7 @@ from pymc_kernel.plugin.emulation.model_graph import with_hoisted
 from pymc_kernel.plugin.emulation.search import Search
 from pymc_kernel.plugin.emulation.structure import unknown_of
 from tests.plugin.models import learned_at
+from tests.plugin.parts import black_box, data_around
 
 pytestmark = pytest.mark.usefixtures("no_gradients")
 
@@ -68,17 +68,15 @@ def test_a_search_ends_once_two_rounds_found_nothing_beyond_its_draws(beyond, ma
 
 
 @pytest.mark.parametrize(
-    ("held_out", "rhat", "distance", "is_taken", "has_ended"),
-    [(0.03, 1.02, 0.03, True, True), (0.2, 1.02, 0.2, False, False), (0.03, 1.5, 0.01, False, False)],
+    ("held_out", "rhat", "distance", "is_taken"),
+    [(0.03, 1.02, 0.03, True), (0.2, 1.02, 0.2, False), (0.03, 1.5, 0.01, False)],
 )
-def test_last_evaluations_are_learned_where_that_is_no_worse_and_tell_of_the_best_where_it_is(
-    held_out, rhat, distance, is_taken, has_ended
-):
+def test_last_evaluations_are_learned_where_that_is_no_worse_and_end_a_search(held_out, rhat, distance, is_taken):
     search = search_with([(0.01, 0.02, 1.0)] * 2, held_out=held_out, rhat=rhat)
     assert search._take_in_all() is is_taken
     assert (search.best_fits, search.best_draws) == (("new", "theirs") if is_taken else ("old", "its"))
     assert (search.best.distance, search.best.rhat) == (distance, rhat if is_taken else 1.0)
-    assert search.has_ended is has_ended
+    assert search.has_ended is is_taken
 
 
 def test_a_search_does_not_end_before_modes_that_may_be_there_were_evaluated():
@@ -105,14 +103,14 @@ def test_the_distance_is_also_that_at_all_places_like_the_draws(held_out, monkey
 
 
 def test_single_precision_is_refused_by_name():
-    with pytensor.config.change_flags(floatX="float32"), pm.Model() as model:
-        rate = pm.LogNormal("rate")
-        pm.Normal("y", wrap_py([pt.fscalar], [pt.fscalar])(np.exp)(rate), observed=0.0)
+    with pytensor.config.change_flags(floatX="float32"):
+        box = pytensor.wrap_py([pt.fscalar], [pt.fscalar])(np.exp)
+        model = data_around(lambda: box(pm.LogNormal("rate")), 0.0)
         with pytest.raises(ValueError, match="rate_log__ have single precision"):
             pk.emulate(model, progressbar=False)
 
 
-LOG_DENSITY = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray((0.5 * x - np.exp(2.0 * x)).sum()))
+LOG_DENSITY = black_box(lambda x: np.asarray((0.5 * x - np.exp(2.0 * x)).sum()), "v", "s")
 
 
 def _shifted(value, x):
@@ -146,7 +144,7 @@ def test_a_term_of_the_log_density_is_learned_as_a_log_likelihood(name, rng):
 
 @pytest.mark.parametrize("sign", [-1.0, 1.0])
 def test_far_from_all_evaluations_a_learned_log_likelihood_falls_but_does_not_rise(sign, rng):
-    box = wrap_py([pt.dvector], [pt.dscalar])(lambda x: np.asarray(sign * (x @ x)))
+    box = black_box(lambda x: np.asarray(sign * (x @ x)), "v", "s")
     model = model_of(lambda x: pm.Potential("loglike", box(x)), lambda: pm.Flat("x", shape=2))
     search, far = learned_at(model, rng.uniform(-1.0, 1.0, (40, 2))), np.array([[30.0, 0.3], [-30.0, 20.0]])
     expected = search.fits[0][0][0](far)[:, 0]
@@ -169,12 +167,12 @@ def of_a_sum(x):
     return np.array([np.sin(x @ SUM), np.cos(x @ SUM)])
 
 
-waves = wrap_py([pt.dvector], [pt.dvector])(of_a_sum)
+waves = black_box(of_a_sum, "v")
 
 
 def of_three(box):
     """A model with one row of three inputs."""
-    return model_of(lambda x: pm.Normal("y", box(x), 0.1, observed=[0.3, 0.9]), lambda: pm.Normal("x", shape=3))
+    return data_around(lambda: box(pm.Normal("x", shape=3)), [0.3, 0.9], 0.1)
 
 
 def test_a_box_with_one_row_is_learned_along_the_directions_in_which_it_changes(rng):
@@ -188,7 +186,7 @@ def test_a_box_with_one_row_is_learned_along_the_directions_in_which_it_changes(
 
 
 def test_directions_tell_what_is_next_to_a_failure(rng):
-    fails = wrap_py([pt.dvector], [pt.dvector])(lambda x: of_a_sum(x) if x @ SUM < 1.0 else np.full(2, np.nan))
+    fails = black_box(lambda x: of_a_sum(x) if x @ SUM < 1.0 else np.full(2, np.nan), "v")
     search = learned_at(of_three(fails), places := rng.standard_normal((60, 3)))
     assert not np.allclose(search.fits[0][0][0].rotation, np.eye(3))
     has_density = np.isfinite([search.chains.log_density(x) for x in places])
@@ -210,22 +208,16 @@ def wave_of(height, rate, phase):
     return height * np.sin(rate * TIMES + phase)
 
 
-twelve_waves = wrap_py([pt.dmatrix], [pt.dmatrix])(lambda rows: wave_of(*rows.T[:, :, None]))
-
-
 def model_of_waves(kind):
     """A model of one wave, of twelve, or of one whose log likelihood is unknown as a whole."""
-    with pm.Model() as model:
-        if kind == "twelve":
-            pm.Normal("y", twelve_waves(pm.Normal("rows", shape=(12, 3))), 1.0, observed=np.zeros((12, 5)))
-            return model
-        inputs = [pm.Normal(name) for name in ("height", "rate", "phase")]
-        if kind == "one":
-            pm.Normal("y", wrap_py([pt.dscalar] * 3, [pt.dvector])(wave_of)(*inputs), 1.0, observed=np.zeros(5))
-        else:
-            box = wrap_py([pt.dscalar] * 3, [pt.dscalar])(lambda *x: np.asarray(-0.5 * (wave_of(*x) ** 2).sum()))
-            pm.Potential("y", box(*inputs))
-    return model
+    if kind == "twelve":
+        box = black_box(lambda rows: wave_of(*rows.T[:, :, None]), "m", "m")
+        return data_around(lambda: box(pm.Normal("rows", shape=(12, 3))), np.zeros((12, 5)))
+    inputs = lambda: [pm.Normal(name) for name in ("height", "rate", "phase")]  # noqa: E731
+    if kind == "one":
+        return data_around(lambda: black_box(wave_of, "sss")(*inputs()), np.zeros(5))
+    box = black_box(lambda *x: np.asarray(-0.5 * (wave_of(*x) ** 2).sum()), "sss", "s")
+    return model_of(lambda x: pm.Potential("y", box(*x)), inputs)
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,7 @@ from pymc_kernel.plugin.model import remote
 from pymc_kernel.plugin.simulation.pairs import simulated_pairs
 from tests.plugin import killed_run
 from tests.plugin.models import Ends, abc_model
-
-QUIET = {"progressbar": False, "random_seed": 1}
+from tests.plugin.parts import QUIET
 
 
 def same(one, other):

@@ -11,6 +11,7 @@ from pymc.model.transform.optimization import freeze_dims_and_data
 import pymc_kernel as pk
 from pymc_kernel.mcmc.kernel_hmc import MOVES
 from tests.plugin.models import STEPS, Counted, abc_model, advance, exact_model, noisy_model, same_draws, sample
+from tests.plugin.parts import PLAIN
 
 pytestmark = pytest.mark.filterwarnings("ignore:The number of samples is too small")
 
@@ -237,10 +238,8 @@ def test_the_variance_of_the_log_estimate_is_told(name):
 
 
 def test_estimates_of_zero_count_as_failures():
-    with pm.Model() as model:
-        theta = pm.Normal("theta", 0.0, 1.0, initval=0.0)
-        zero_above = lambda rng, theta, observed: -np.inf if theta > 0.7 else 0.0  # noqa: E731
-        pk.EstimatedLikelihood("y", zero_above, theta, observed=np.zeros(1))
+    zero_above = lambda rng, theta, observed: -np.inf if theta > 0.7 else 0.0  # noqa: E731
+    model = noisy_model(zero_above, lambda: pm.Normal("theta", 0.0, 1.0, initval=0.0))
     told = sample(model, pk.AdaptiveMetropolis, cores=1)["sample_stats"]
     failed = told["failed_share_y"].values
     assert set(np.unique(failed)) == {0.0, 1.0}
@@ -249,9 +248,8 @@ def test_estimates_of_zero_count_as_failures():
 
 @pytest.mark.long
 def test_moves_of_each_kind_are_counted_by_name(tmp_path, capsys):
-    settings = {"chains": 2, "cores": 1, "random_seed": 1, "progressbar": False, "compute_convergence_checks": False}
     with exact_model():
-        idata = pk.sample_khmc(500, tune=500, **settings)
+        idata = pk.sample_khmc(500, tune=500, **PLAIN)
         pk.diagnose(idata)
     moves, stats = idata["sample_stats"]["move"].values, idata["sample_stats"]
     assert set(np.unique(moves)) <= set(MOVES)

@@ -1,5 +1,7 @@
 """What steps refuse or warn of, and how they say it."""
 
+from functools import partial
+
 import numpy as np
 import pymc as pm
 import pytensor.tensor as pt
@@ -114,10 +116,7 @@ def test_a_second_step_on_a_noisy_block_is_refused():
 
 
 def test_a_stuck_chain_is_reported_with_the_noise_of_the_estimate(caplog):
-    def very_noisy(rng, theta, observed):
-        return noisy_normal(rng, theta, observed, sd=6.0)
-
-    idata = sample(noisy_model(very_noisy), pk.AdaptiveMetropolis, cores=2, draws=1000)
+    idata = sample(noisy_model(partial(noisy_normal, sd=6.0)), pk.AdaptiveMetropolis, cores=2, draws=1000)
     assert int(idata["sample_stats"]["stuck_for"].max()) >= 200
     [message, *_] = [r.message for r in caplog.records if "rejected 200" in r.message]
     assert "variance of" in message
@@ -141,9 +140,7 @@ def noisy_pair(rng, theta, observed):
 
 @pytest.mark.parametrize("name", ["KAMH", "AdaptiveMetropolis"])
 def test_noise_is_measured_while_tuning_and_scales_do_not_collapse(name):
-    with pm.Model() as model:
-        theta = pm.Flat("theta", shape=2, initval=np.zeros(2))
-        pk.EstimatedLikelihood("y", noisy_pair, theta, observed=np.zeros(1))
+    model = noisy_model(noisy_pair, lambda: pm.Flat("theta", shape=2, initval=np.zeros(2)))
     idata = sample(model, STEPS[name], cores=1, tune=800, draws=200, chains=3)
     tuning, drawing = idata["warmup_sample_stats"]["evaluations"], idata["sample_stats"]["evaluations"]
     # The very first draw has one evaluation more, at the start.

@@ -12,7 +12,6 @@ import pymc as pm
 import pytensor.tensor as pt
 import pytest
 from pymc.initial_point import make_initial_point_fns_per_chain
-from pytensor import wrap_py
 
 import pymc_kernel as pk
 from pymc_kernel.likelihood_free import WorkersLost
@@ -21,8 +20,7 @@ from pymc_kernel.plugin.samplers import surrogate
 from pymc_kernel.plugin.samplers.surrogate import starts_of
 from pymc_kernel.plugin.warn import findings_in
 from tests.plugin.models import Counted
-
-QUICK = {"random_seed": 1, "progressbar": False}
+from tests.plugin.parts import QUIET, black_box
 
 
 def costs_little(theta, log=pt.log):
@@ -54,7 +52,7 @@ def run(*args, **kwargs):
     """A run whose doubts do not matter here: so few evaluations are not trusted."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return pk.sample_surrogate(*args, **{**QUICK, **kwargs})
+        return pk.sample_surrogate(*args, **QUIET | kwargs)
 
 
 def check_normal(z):
@@ -69,26 +67,17 @@ def check_posterior(posterior):
     check_normal((np.log(posterior["b"].values) - MEANS[1]) / SPREADS[1])
 
 
-@pytest.fixture(scope="module")
-def found(as_users_run):
+@pytest.mark.machine_code
+def test_posterior_and_every_evaluation_of_a_black_box_with_a_positive_parameter():
     COSTLY.calls = 0
-    with as_users_run():
-        idata = run(500, evaluations=60, tolerance=0.0, model=model_of())
-    return idata, COSTLY.calls
-
-
-def test_posterior_of_a_black_box_with_a_positive_parameter(found):
-    idata, calls = found
-    assert 60 < calls <= 66  # some show the structure
+    idata = run(500, evaluations=60, tolerance=0.0, model=model_of())
+    assert 60 < COSTLY.calls <= 66  # some show the structure
     check_posterior(idata["posterior"])
     stats = idata["sample_stats"]
     assert stats["distance"] < 0.05
     assert stats["num_evaluations"] == 60
     assert not stats["diverging"].any()
-
-
-def test_every_evaluation_is_there(found):
-    points = found[0]["evaluations"]
+    points = idata["evaluations"]
     assert points.sizes["evaluation"] == 60
     np.testing.assert_allclose(points["b"], np.exp(points["position"][:, 1]))
     inside = points["status"].values == 0
@@ -98,7 +87,7 @@ def test_every_evaluation_is_there(found):
     prior = -0.125 * (places**2).sum(axis=1) - np.log(2.0 * np.pi * 4.0)
     likelihood = costs_little(places.T, log=lambda log_b: log_b)
     np.testing.assert_allclose(points["log_density"].values[inside], likelihood + prior)
-    assert found[0]["round_stats"]["num_evaluations"].values[-1] < 60
+    assert idata["round_stats"]["num_evaluations"].values[-1] < 60
 
 
 @pytest.mark.slow
@@ -128,8 +117,7 @@ def test_whole_likelihoods_of_transformed_variables_are_the_models_own():
         pm.Normal("y", x[0] ** 2 + x[1], 0.1 + top, observed=[1.0, 0.5])
         pm.Normal("log_likelihood", x[1], 1.0, observed=0.3)
         # A deterministic that calls a black box costs no evaluation.
-        curve = wrap_py([pt.dvector], [pt.dvector])(lambda x: np.full(16, (x**2).sum()))
-        cost = pm.Deterministic("cost", curve(x))
+        cost = pm.Deterministic("cost", black_box(lambda x: np.full(16, (x**2).sum()), "v")(x))
         pm.Normal("z", cost, 1.0, observed=np.ones(16))
     whole = with_whole_likelihood(model)
     assert [v.name for v in whole.value_vars] == [v.name for v in model.value_vars]
@@ -209,7 +197,7 @@ def test_an_estimated_likelihood(exact_draws):
 @pytest.mark.slow
 def test_what_cannot_be_trusted_is_said():
     with pytest.warns(UserWarning, match="should not be trusted"):
-        idata = pk.sample_surrogate(20, chains=1, evaluations=9, model=model_of(), **QUICK)
+        idata = pk.sample_surrogate(20, chains=1, evaluations=9, model=model_of(), **QUIET)
     assert "should not be trusted" in findings_in(idata["sample_stats"])[0]
 
 
@@ -223,7 +211,7 @@ def test_models_that_cannot_be_learned_are_refused_at_once():
         with pm.Model():
             variable()
             with pytest.raises(ValueError, match=words):
-                pk.sample_surrogate(**QUICK)
+                pk.sample_surrogate(**QUIET)
 
 
 def test_errors_come_before_long_work():
@@ -237,7 +225,7 @@ def test_errors_come_before_long_work():
         ({"executor": "dask"}, TypeError, "executor"),
     ):
         with pytest.raises(error, match=words):
-            pk.sample_surrogate(**{"model": model_of(), **QUICK, **wrong})
+            pk.sample_surrogate(**{"model": model_of(), **QUIET, **wrong})
 
 
 class Breaking(ThreadPoolExecutor):
@@ -255,14 +243,14 @@ class Breaking(ThreadPoolExecutor):
 
 def test_an_executor_that_breaks_before_anything_is_learned_is_an_error():
     with model_of(), Breaking(3) as pool, pytest.raises(WorkersLost, match="executor broke"):
-        pk.sample_surrogate(executor=pool, **QUICK)
+        pk.sample_surrogate(executor=pool, **QUIET)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # others, of so few evaluations
 def test_nothing_is_lost_with_an_executor_that_breaks(give_draws):
     give_draws([1.0, 2.0], [0.1, 0.2])
-    settings = {"evaluations": 40, "tolerance": 0.0, "chains": 1, "draws": 20, **QUICK}
+    settings = {"evaluations": 40, "tolerance": 0.0, "chains": 1, "draws": 20, **QUIET}
     words = "executor broke.*what was learned until then"
     with model_of(), Breaking(35) as pool, pytest.warns(UserWarning, match=words) as said:
         idata = pk.sample_surrogate(executor=pool, **settings)
@@ -277,15 +265,15 @@ def test_interrupted_it_returns_draws_by_what_was_learned(give_draws, monkeypatc
     monkeypatch.setattr(surrogate, "TUNE", 20)  # chains begin at draws of what they sample
     calls = []
 
-    @wrap_py([pt.dvector], [pt.dscalar])
     def interrupted(x):
         calls.append(x)
         if len(calls) == 30:
             raise KeyboardInterrupt
         return np.asarray(costly(x))
 
-    with model_of(interrupted), pytest.warns(UserWarning, match="interrupted: the model is what was learned until"):
-        idata = pk.sample_surrogate(20, chains=1, evaluations=60, tolerance=0.0, **QUICK)
+    model = model_of(black_box(interrupted, "v", "s"))
+    with pytest.warns(UserWarning, match="interrupted: the model is what was learned until"):
+        idata = pk.sample_surrogate(20, chains=1, evaluations=60, tolerance=0.0, model=model, **QUIET)
     assert len(calls) == 30
     assert idata["evaluations"].sizes["evaluation"] == 16  # of the round that was interrupted there are none
     assert idata["posterior"].sizes["draw"] == 20
@@ -305,7 +293,7 @@ def test_a_time_limit_is_not_that_of_the_compiler():
 
     with pm.Model():
         x = pm.Normal("x", 0, 2, shape=2)
-        pm.Potential("likelihood", wrap_py([pt.dvector], [pt.dscalar])(slow)(x))
+        pm.Potential("likelihood", black_box(slow, "v", "s")(x))
         evaluated = run(20, chains=1, evaluations=30, timeout=0.15)["evaluations"]
     assert evaluated["status"][0] == 0
     np.testing.assert_array_equal(evaluated["status"] == 3, evaluated["x"][:, 0] < -0.5)

@@ -47,6 +47,11 @@ def test_ranks_of_a_right_likelihood_are_uniform_and_a_shifted_and_a_narrow_one_
     assert 60 < found.num_cases < 700
     assert (np.abs(found.shift) < 3.0 * found.shift_error).all()
     assert (np.abs(np.log(found.spread)) < 3.0 * found.log_spread_error).all()
+    # Weights are those of a prior that is shifted: ranks stay uniform, and the effective number falls.
+    weighted = calibrated(normal(), log_weights=lambda parameters: 0.7 * parameters[:, 0])
+    assert (np.abs(weighted.shift) < 3.2 * weighted.shift_error).all()
+    assert (np.abs(np.log(weighted.spread)) < 3.2 * weighted.log_spread_error).all()
+    assert weighted.num_cases < 0.95 * found.num_cases
     # Of a flat prior the posterior of the mean is shifted by minus one noise, which is about a posterior spread.
     np.testing.assert_allclose(calibrated(normal(shift=-0.6)).shift, -0.6, atol=0.2)
     assert (calibrated(normal(narrow=0.5)).spread > 1.5).all()  # twice, less what a case counts among few places
@@ -98,14 +103,6 @@ def test_tails_are_counted_where_mean_and_spread_are_right():
     assert found[0].tail_chance.min() > 0.01
     assert found[1].tail_chance.min() < 1e-3
     assert np.log(found[1].spread[0]) < 4.0 * found[1].log_spread_error
-
-
-def test_weights_put_another_prior_in_place_of_where_was_simulated():
-    """Weights are those of a prior that is shifted: ranks stay uniform, and the effective number falls."""
-    found, plain = calibrated(normal(), log_weights=lambda parameters: 0.7 * parameters[:, 0]), calibrated(normal())
-    assert (np.abs(found.shift) < 3.2 * found.shift_error).all()
-    assert (np.abs(np.log(found.spread)) < 3.2 * found.log_spread_error).all()
-    assert found.num_cases < 0.95 * plain.num_cases
 
 
 def test_each_case_counts_once_among_the_places(rng):

@@ -54,40 +54,28 @@ def simulate_normal(rng, parameters):
     return rng.normal(parameters / UNIT, 0.02)
 
 
-@pytest.fixture(scope="module")
-def narrow():
+def test_rounds_close_in_on_a_narrow_posterior_and_never_go_where_few_simulations_count():
     rounds = CautiousRounds(600, 4, Quadratic(), FAST)
-    return run(rounds, simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
-
-
-@pytest.mark.long
-def test_rounds_close_in_on_a_narrow_posterior(narrow):
+    draws, state = run(rounds, simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
     precision = UNIT**2 / PRIOR.spread**2 + 0.02**-2.0
     mean = (PRIOR.mean * UNIT / PRIOR.spread**2 + np.array([1.3, 2.2]) * 0.02**-2.0) / precision
-    draws, state = narrow[0].positions / UNIT, narrow[1]
+    draws = draws.positions / UNIT
     np.testing.assert_allclose(draws.mean(axis=0), mean, atol=0.2 * 0.02)
     np.testing.assert_allclose(draws.std(axis=0), precision**-0.5, rtol=0.12)
     assert len(state.parameters) == 600
     assert [r.num_simulations for r in state.rounds] == [150] * 4
+    # Far simulations are left out, until at the end they are kept: one shape fits all.
+    assert state.rounds[1].num_near < 300
+    assert state.rounds[2].num_near < 300
+    assert state.rounds[3].num_near == 600
     # The last rounds simulate near the posterior, whose spread is a fiftieth of the prior's.
     assert state.parameters[-150:].std(axis=0)[0] < 0.2 * PRIOR.spread[0]
-
-
-def test_a_round_never_goes_where_few_simulations_count(narrow):
-    first, *later = narrow[1].rounds
+    first, *later = state.rounds
     assert first.power == 0.0
     assert min(r.effective for r in later) >= 19.9
     powers = [r.power for r in later]
     assert powers == sorted(powers)
     assert powers[0] < 0.3  # a fiftieth of the prior in two dimensions holds none of a hundred simulations
-
-
-@pytest.mark.long
-def test_far_simulations_are_kept_where_one_shape_fits_all():
-    rounds = CautiousRounds(300, 3, Quadratic(), FAST)
-    _, state = run(rounds, simulate_normal, PRIOR, np.array([1.3, 2.2]), np.random.default_rng(1))
-    assert state.rounds[1].num_near < 200
-    assert state.rounds[2].num_near == 300
 
 
 @pytest.mark.long
@@ -224,12 +212,17 @@ def test_few_simulations_make_fewer_rounds(number, sizes):
     assert found == sizes
 
 
+def after_one_round(number):
+    """Settings of one round and the state after it, with simulations of y = theta + noise, and a generator."""
+    rng, config = np.random.default_rng(8), CautiousRounds(number, rounds=1)
+    state, theta = config.propose(rng, config.init(STANDARD, np.zeros(1)))
+    return config, config.update(rng, state, theta, theta + 0.5 * rng.standard_normal(theta.shape)), rng
+
+
 @pytest.mark.slow
 def test_refits_lie_as_far_apart_as_simulations_leave_open():
-    """Of y = theta + noise: the mean of n simulations has the standard error of their noise over the root of n."""
-    rng, config = np.random.default_rng(8), CautiousRounds(300, rounds=1)
-    state, theta = config.propose(rng, config.init(STANDARD, np.zeros(1)))
-    state = config.update(rng, state, theta, theta + 0.5 * rng.standard_normal(theta.shape))
+    """The mean of n simulations has the standard error of their noise over the root of n."""
+    config, state, rng = after_one_round(300)
     grid = np.linspace(-2.0, 2.0, 401)[:, None]
 
     def mean(likelihood):
@@ -243,9 +236,7 @@ def test_refits_lie_as_far_apart_as_simulations_leave_open():
 
 
 def test_weights_of_refits_are_one_on_average(monkeypatch):
-    rng, config, given = np.random.default_rng(8), CautiousRounds(100, rounds=1), []
-    state, theta = config.propose(rng, config.init(STANDARD, np.zeros(1)))
-    state = config.update(rng, state, theta, theta + 0.5 * rng.standard_normal(theta.shape))
+    (config, state, rng), given = after_one_round(100), []
     monkeypatch.setattr(LearnedLikelihood, "fit", lambda *args, weights: given.append(weights) or state.likelihood.fit)
     config.refits(rng, state, 5)
     np.testing.assert_allclose(np.mean(given, axis=0), np.ones(100))

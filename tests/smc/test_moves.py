@@ -142,16 +142,11 @@ COVARIANCES = np.array([[[4.0, 1.0], [1.0, 1.0]], [[100.0, -3.0], [-3.0, 0.2]]])
 MIXTURE = Joint(np.log([0.3, 0.7]), MEANS, np.linalg.inv(np.linalg.cholesky(COVARIANCES)))
 
 
-def test_density_is_that_of_scipy_and_draws_are_from_it(rng):
+def test_density_is_that_of_scipy(rng):
     points = MIXTURE.sample(600, rng)  # more than one block
     first, second = (stats.multivariate_normal(*moments) for moments in zip(MEANS, COVARIANCES, strict=True))
     exact = np.log(0.3 * first.pdf(points) + 0.7 * second.pdf(points))
     np.testing.assert_allclose(MIXTURE.log_densities(points), exact, rtol=1e-10)
-    points = MIXTURE.sample(40_000, rng)
-    left = points[:, 0] < 100.0
-    assert left.mean() == pytest.approx(0.3, abs=0.01)
-    np.testing.assert_allclose(np.cov(points[~left].T), COVARIANCES[1], rtol=0.05, atol=0.1)
-    np.testing.assert_allclose(points[left].mean(axis=0), MEANS[0], atol=0.06)
 
 
 def test_a_fit_finds_parts_that_are_apart_and_draws_in_many_dimensions_take_no_matrix_each(rng):

@@ -184,16 +184,6 @@ def test_thinning_equals_the_slow_twin(kernel, threads, rng, monkeypatch):
     assert stein.stein_thin(draws, -draws, 60, kernel).tolist() == greedy_choice(matrix, 60)
 
 
-def test_thinned_draws_fit_better_than_evenly_spaced_ones(rng):
-    draws = np.concatenate([rng.standard_normal((200, 2)) + 6.0, autoregressive(rng, 0.9, 800, 2)])  # burn-in first
-    z, s = stein.standardize(draws, -draws)
-    chosen = stein.stein_thin(draws, -draws, 40)
-    even = np.linspace(0, 999, 40).astype(int)
-    ours, theirs = (stein.ksd_squared(z[i], s[i], how="none") for i in (chosen, even))
-    assert ours < 0.2 * theirs
-    assert (chosen >= 200).mean() > 0.9
-
-
 @pytest.mark.long
 def test_control_functionals_are_right_and_better(rng):
     """Means over 20 repetitions: no bias, and at most a fifth of the plain variance for smooth functions."""

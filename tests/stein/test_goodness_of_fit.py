@@ -4,8 +4,10 @@ from functools import partial
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from pymc_kernel import stein
+from pymc_kernel.smc import resample
 from pymc_kernel.stein.draws import as_chains, merge_repeats
 from pymc_kernel.stein.goodness_of_fit import corrected
 from tests.reference import exact_draws as exact
@@ -155,12 +157,8 @@ def test_an_error_of_one_of_twenty_coordinates_is_seen(error):
 def resampled(rng, n, d, how, scale=1.0):
     """Draws of N(0, scale^2 I) by importance resampling from 1,000 of a wider distribution, in two chains."""
     wide = 1.5 * rng.standard_normal((1000, d))
-    weights = np.exp(-0.5 * (wide**2).sum(axis=1) * (1.0 - 1.5**-2))
-    weights /= weights.sum()
-    if how == "multinomial":
-        rows = rng.choice(1000, n, p=weights)
-    else:
-        rows = np.searchsorted(np.cumsum(weights), (np.arange(n) + rng.random()) / n).clip(max=999)
+    weights = softmax(-0.5 * (wide**2).sum(axis=1) * (1.0 - 1.5**-2))
+    rows = resample(rng, weights, n) if how == "systematic" else rng.choice(1000, n, p=weights)
     return scale * wide[rows].reshape(2, n // 2, d)
 
 
