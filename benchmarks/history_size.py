@@ -102,7 +102,7 @@ def cells(chains):
     return f"{accepted:.2f}", f"{ess:.1f}", f"{measures.largest_rhat(draws):.2f}", f"{error:.2f}"
 
 
-def main(chains=6, samplers=(*WALKS, *LEARNED, TRUE), jobs=2):
+def main(chains=18, samplers=(*WALKS, *LEARNED, TRUE), jobs=2):
     TABLE.fill(one_chain, cells, chains, f"{chains} chains of {DRAW} draws.", [(s,) for s in samplers], jobs)
 
 
