@@ -47,6 +47,21 @@ def test_failing_batches_are_tried_again():
     assert sorted(tried) == sorted([*range(5)] * 2)
 
 
+def the_first_ends_its_process(index):
+    time.sleep(0.2 if index else 0.1)
+    if index == 0:
+        os._exit(1)
+
+
+def test_of_batches_that_are_lost_together_the_one_that_kills_alone_is_to_blame():
+    """Lost once with others, which is no attempt of its own, then twice alone."""
+    with Workers(2) as workers:
+        found = list(workers.run(the_first_ends_its_process, range(6), one, retries=1))
+    assert sorted(batch.index for batch in found) == list(range(6))
+    assert [batch.index for batch in found if batch.error is not None] == [0]
+    assert workers.deaths == 3
+
+
 def test_a_broken_executor_of_the_user_is_said():
     with ProcessPoolExecutor(2) as executor, pytest.raises(WorkersLost, match="executor=2"):
         list(run_batches(os._exit, range(12), one, executor))
