@@ -14,7 +14,8 @@ from docs.page_examples import PAGES, README, examples_of
 # Pages whose examples take three seconds at most; those of all others are run among the long tests.
 QUICK = ("extending", "density", "surrogates")
 # What README has as well is run, and checked, by the tests of README.
-RUN_HERE = [page for page in PAGES if set(examples_of(page)) - set(examples_of(README))]
+ALREADY_RUN = set(examples_of(README))
+RUN_HERE = [page for page in PAGES if set(examples_of(page)) - ALREADY_RUN]
 
 
 def drug_is_learned(names):

@@ -175,9 +175,11 @@ def test_independent_points_of_the_target_raise_no_alarm(rng, num_dims):
 
 def test_the_other_hill_is_climbed_and_only_that(rng):
     places = evaluated([[2.8], [-1.9], [3.3], [-1.5], [0.4]], two_modes)
-    tops = other_hills(places, two_modes, np.array([2.0]), 100, rng)
+    counted = Mock(side_effect=two_modes)
+    tops = other_hills(places, counted, np.array([2.0]), 100, rng)
     assert tops.positions[:, 0] == pytest.approx([-3.0], abs=0.2)
     assert tops.log_densities[0] == two_modes(tops.positions[0])
+    assert counted.call_count <= 100
     assert not other_hills(places, two_modes, np.array([2.0]), 29, rng).positions.size
 
 

@@ -16,7 +16,7 @@ import pymc_kernel as pk
 from pymc_kernel.errors import NoGradientError
 from pymc_kernel.plugin.reports.model_draws import Selection, read_draws
 from pymc_kernel.plugin.warn import report
-from tests.plugin.models import square_without_gradient
+from tests.plugin.models import noisy_model, square_without_gradient
 from tests.plugin.parts import data_around
 from tests.reference.differences import assert_derivative
 
@@ -156,8 +156,13 @@ def test_diagnose_says_it_in_words(small, capsys):
     model, idata = small
     assert not pk.diagnose(idata, model=model)
     said = capsys.readouterr().out
-    assert "no misfit detected (600 of 600 draws left after thinning;" in said
-    assert "do not reveal a mode without any draw" in said
+    words = (
+        "R-hat",
+        "no misfit detected (600 of 600 draws left after thinning;",
+        "do not reveal a mode without any draw",
+    )
+    assert [w for w in words if w not in said] == []
+    assert "The draws fit" not in said
     warned = idata.copy()
     with pytest.warns(UserWarning, match="a part is missing"):
         report("a part is missing", warned["posterior"])
@@ -199,7 +204,9 @@ def test_separated_modes_are_warned_of(capsys, rng):
     _, found = pk.diagnose(idata, model=model, return_diagnostics=True)
     assert found["modes"] == ["x[left]"]
     assert found["ksd"].p_value > 0.02
-    assert "The draws of x[left] fall into separated modes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "The draws of x[left] fall into separated modes" in said
+    assert "cannot see a wrong one" in said
 
 
 def test_discrete_variables_are_conditioned_on():
@@ -228,8 +235,13 @@ def test_without_a_gradient_the_way_out_is_named(rng, capsys):
     assert np.array_equal(tables["wide"][plain.columns].to_numpy(), plain.to_numpy())
     assert not pk.diagnose(idata, model=model, ess_threshold=10)
     assert "dark is a black box" in capsys.readouterr().out
+    good, bad = (pk.ksd_test(idata, model=model, score=lambda x, c=c: c - x, num_replicates=200) for c in (0.0, 0.5))
+    assert good.p_value > 0.02
+    assert bad.p_value < 0.01
     with pytest.raises(ValueError, match="score must return"):
         pk.ksd_test(idata, model=model, score=lambda draws: draws[:, 0])
+    with pytest.raises(NoGradientError, match="y is only estimated"):
+        pk.ksd_test(az.from_dict({"posterior": {"theta": rng.standard_normal((1, 50))}}), model=noisy_model())
 
 
 def test_thinned_draws_expectations_and_two_runs(small):

@@ -93,7 +93,12 @@ def log_density(fn, **settings):
         (returns(np.zeros(3)), {}, TypeError, r"EstimatedLikelihood 'y' returned an array of shape \(3,\)"),
         (returns(None), {}, TypeError, "EstimatedLikelihood 'y' returned None"),
         (returns(0.0), {"pointwise": True}, TypeError, r"array of the data's shape \(3,\)"),
-        (returns(0.0), {"random": returns(np.zeros(2))}, ValueError, r"shape \(2,\) for size=\(3,\); it must return a"),
+        (
+            returns(0.0),
+            {"random": returns(np.zeros(2))},
+            ValueError,
+            r"returned shape \(2,\) for size=\(3,\); it must return a data set",
+        ),
         (noisy_normal, {"observed": np.array([1.0, np.nan])}, ValueError, "'y' has missing entries"),
         (noisy_normal, {"observed": np.ma.masked_greater([1.0, 5.0], 3.0)}, ValueError, "'y' has missing entries"),
         (careless, {}, ValueError, "read-only"),  # the position is not to be written to, nor are the data

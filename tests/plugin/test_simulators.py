@@ -205,7 +205,12 @@ NEVER_RUNS = {"simulator": lambda rng, theta: rng.normal(theta), "epsilon": None
         (KERNEL_ABC, {"max_failures": 2.0}, ValueError, r"in \[0, 1\]"),
         (KERNEL_ABC, {"random": normal_simulator}, ValueError, "come from the simulator"),
         (KERNEL_ABC, {"epsilonn": 0.1}, TypeError, "block 'y'.* unexpected keyword argument 'epsilonn'.* takes .*dims"),
-        (KERNEL_ABC, NEVER_RUNS, ValueError, r"\(it is called as simulator\(rng, .*TypeError: .*pos"),
+        (
+            KERNEL_ABC,
+            NEVER_RUNS,
+            ValueError,
+            r"repair the simulator \(it is called as simulator\(rng, .*TypeError: .*pos",
+        ),
         (SYNTHETIC, {"num_simulations": 4}, ValueError, "needs more than 4"),
         (SYNTHETIC, {"shrinkage": 0.5}, ValueError, "cannot be shrunk"),
     ],
